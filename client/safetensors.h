@@ -1,0 +1,90 @@
+/* safetensors: checkpoint files, read by mapping and written by write-then-rename.
+ *
+ * A set is one file, or a directory with model.safetensors.index.json and its shards. The reader
+ * checks everything before it hands out a pointer: header size and JSON, every offset against the
+ * file, overlap, holes, duplicate names, shape times dtype against byte counts with overflow-safe
+ * arithmetic. All dtypes pass through; the floating ones have an enum fire_dtype. */
+#ifndef FIRE_SAFETENSORS_H
+#define FIRE_SAFETENSORS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "dtype.h"
+#include "status.h"
+#include "tensor.h"
+
+struct safetensors_entry {
+    const char *name;
+    char dtype_name[16];   /* as in the file: "F32", "BF16", "I64", "F8_E4M3", … */
+    bool floating;         /* F64, F32, BF16, F16: `dtype` is valid */
+    enum fire_dtype dtype;
+    struct fire_shape shape; /* axes 0: a scalar */
+    bool too_many_axes;      /* over FIRE_AXES_MAX: shape is not valid, bytes are */
+    const void *data;      /* in the mapping; unaligned, 1-byte alignment only */
+    uint64_t bytes;
+    uint32_t file_index;   /* which shard */
+    uint64_t file_offset;  /* of the data, from the start of that shard */
+};
+
+struct safetensors; /* an opened set */
+
+/* Opens a `.safetensors` file, a directory with an index, or "-" (standard input, read whole). */
+FIRE_NODISCARD enum fire_status safetensors_open(const char *path, struct safetensors **set,
+                                                 struct fire_error *error);
+
+/* The same from memory the caller keeps alive; used by the fuzzer and the tests. */
+FIRE_NODISCARD enum fire_status safetensors_open_memory(const void *bytes, size_t size,
+                                                        struct safetensors **set,
+                                                        struct fire_error *error);
+void safetensors_close(struct safetensors *set); /* NULL is allowed */
+
+/* Entries in file order (shard by shard, by offset). */
+size_t safetensors_count(const struct safetensors *set);
+const struct safetensors_entry *safetensors_at(const struct safetensors *set, size_t index);
+const struct safetensors_entry *safetensors_find(const struct safetensors *set, const char *name);
+bool safetensors_sharded(const struct safetensors *set);
+
+/* Tells the kernel that these bytes will be, or are no longer, needed (madvise), so that a
+ * checkpoint larger than memory passes at bounded RSS. */
+void safetensors_will_need(const struct safetensors *set, const struct safetensors_entry *entry);
+void safetensors_done_with(const struct safetensors *set, const struct safetensors_entry *entry);
+
+/* Writes a copy of a set in which some tensors' bytes differ: same files, same headers byte for
+ * byte, same metadata and order. */
+struct safetensors_writer;
+
+/* Starts writing next to `path` under temporary names. Refuses a path that is the input itself (by
+ * device and inode). A sharded set needs a directory (made if missing), a single file a file name,
+ * or "-" for standard output. */
+FIRE_NODISCARD enum fire_status safetensors_writer_open(const struct safetensors *set,
+                                                        const char *path,
+                                                        struct safetensors_writer **writer,
+                                                        struct fire_error *error);
+
+/* Writes the bytes of one entry, `entry->bytes` of them, in any order, each entry once. May be
+ * called from one thread other than the opener's. */
+FIRE_NODISCARD enum fire_status safetensors_write(struct safetensors_writer *writer,
+                                                  const struct safetensors_entry *entry,
+                                                  const void *bytes, struct fire_error *error);
+
+/* Copies the entry unchanged. */
+FIRE_NODISCARD enum fire_status safetensors_copy(struct safetensors_writer *writer,
+                                                 const struct safetensors_entry *entry,
+                                                 struct fire_error *error);
+
+/* Flushes to disk and renames into place; fails if an entry was not written. */
+FIRE_NODISCARD enum fire_status safetensors_writer_commit(struct safetensors_writer *writer,
+                                                          struct fire_error *error);
+/* Frees it; without a commit the temporary files are removed and nothing has changed. */
+void safetensors_writer_close(struct safetensors_writer *writer); /* NULL is allowed */
+
+/* A new single file from scratch (tests, benchmarks, tools): entries with name, dtype_name, shape,
+ * data and bytes; `metadata` is NULL or pairs key, value, key, value, NULL. */
+FIRE_NODISCARD enum fire_status safetensors_save(const char *path,
+                                                 const struct safetensors_entry *entries,
+                                                 size_t count, const char *const *metadata,
+                                                 struct fire_error *error);
+
+#endif

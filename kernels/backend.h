@@ -1,0 +1,84 @@
+/* backend: what a CPU pool and a GPU plugin both offer.
+ *
+ * One table of functions, numbered by FIRE_BACKEND_ABI, without any type of a device library, so
+ * that a plugin can be loaded by name. A device runs batches: lists of slots that share one plan.
+ * A slot's result depends on its own weights, the plan and the compute path only, never on the
+ * other slots, the batch size or the number of threads. */
+#ifndef FIRE_BACKEND_H
+#define FIRE_BACKEND_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "plan.h"
+#include "result.h"
+#include "status.h"
+
+#define FIRE_BACKEND_ABI 1
+
+struct fire_device; /* one opened device: a CPU pool or a GPU */
+
+/* One matrix: plan->rows x plan->cols, row-major, no padding, f32 or f64 as plan->compute says.
+ * The weights are finite on entry and are replaced by the result; with FIRE_PLAN_ANALYZE, and when
+ * the matrix is skipped or refused, they are left as they were. */
+struct fire_slot {
+    void *weights;
+    struct fire_result *result;
+    uint64_t seed; /* for completion of a rank defect */
+};
+
+/* The caller owns all of it and leaves it alone from submit until poll says true. */
+struct fire_batch {
+    const struct fire_plan *plan;
+    struct fire_slot *slots;
+    uint32_t slot_count;
+    enum fire_status status; /* written by the backend: FIRE_OK, or why no slot was run */
+    struct fire_batch *next; /* the backend's, while the batch is with it */
+    bool finished;           /* the backend's */
+};
+
+struct fire_backend_settings {
+    uint32_t ordinal;    /* which GPU; ignored by the CPU */
+    uint32_t threads;    /* CPU pool; 0: as many as the process may run on */
+    const char *path;    /* CPU: "auto", "portable", "avx2", "avx512", "amx" */
+};
+
+struct fire_caps {
+    char name[64];         /* CPU or GPU model */
+    char path[32];         /* which code runs: "avx512" */
+    char reason[160];      /* why that path, or why the backend cannot run */
+    uint32_t threads;
+    double flops_per_s;    /* measured fp32 rate of one thread; 0 until measured */
+};
+
+struct fire_backend {
+    uint32_t abi; /* FIRE_BACKEND_ABI */
+    const char *name;
+
+    /* Can it run here? FIRE_OK or FIRE_DEVICE_LOST with the reason in `caps`. */
+    enum fire_status (*probe)(struct fire_caps *caps);
+
+    /* On success the caller owns `*device`; on failure it is NULL. */
+    enum fire_status (*open)(const struct fire_backend_settings *settings,
+                             struct fire_device **device, struct fire_error *error);
+    void (*close)(struct fire_device *device); /* waits for what runs; NULL is allowed */
+
+    /* Memory a slot may live in (page-locked for a GPU), 64-byte aligned. NULL when there is none. */
+    void *(*host_alloc)(struct fire_device *device, size_t bytes);
+    void (*host_free)(struct fire_device *device, void *memory);
+
+    /* Queues `batch` and returns at once; from any thread. Batches run in the order queued. */
+    enum fire_status (*submit)(struct fire_device *device, struct fire_batch *batch);
+    bool (*poll)(struct fire_device *device, const struct fire_batch *batch);
+    /* Blocks until the batch has finished; returns its status. */
+    enum fire_status (*wait)(struct fire_device *device, const struct fire_batch *batch);
+
+    void (*caps)(const struct fire_device *device, struct fire_caps *caps);
+    const char *(*last_error)(const struct fire_device *device);
+};
+
+/* The CPU pool, always there. */
+const struct fire_backend *fire_cpu_backend(void);
+
+#endif
