@@ -10,17 +10,35 @@ set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
 set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
 
+# An installed program finds libfire.so beside it, wherever the prefix is moved to.
+file(RELATIVE_PATH fire_bin_to_lib
+    ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
+set(CMAKE_INSTALL_RPATH "$ORIGIN/${fire_bin_to_lib}")
+
 option(FIRE_WERROR "Treat warnings as errors" ON)
+option(FIRE_FUZZ "Build the fuzzers of tests/fuzz; needs clang" OFF)
 set(FIRE_SANITIZE "" CACHE STRING "Sanitizers to build with: address;undefined, or thread")
 
+# gcc's flow analysis sees the checks that sanitizers insert and warns about paths they rule out,
+# so warnings are errors in every build but those.
 add_library(fire_warnings INTERFACE)
 target_compile_options(fire_warnings INTERFACE
     -Wall -Wextra -Wswitch-enum -Wimplicit-fallthrough -Wshadow -Wstrict-prototypes
-    -Wmissing-prototypes -Wpointer-arith -Wvla -Wwrite-strings
-    $<$<BOOL:${FIRE_WERROR}>:-Werror>)
+    -Wmissing-prototypes -Wpointer-arith -Wvla -Wwrite-strings)
+if(FIRE_WERROR AND NOT FIRE_SANITIZE)
+    target_compile_options(fire_warnings INTERFACE -Werror)
+endif()
 
 foreach(sanitizer IN LISTS FIRE_SANITIZE)
     add_compile_options(-fsanitize=${sanitizer} -fno-omit-frame-pointer
         -fno-sanitize-recover=all)
     add_link_options(-fsanitize=${sanitizer})
 endforeach()
+
+if(FIRE_FUZZ)
+    if(NOT CMAKE_C_COMPILER_ID MATCHES "Clang")
+        message(FATAL_ERROR
+            "FIRE_FUZZ needs clang's libFuzzer: configure with cmake --preset fuzz")
+    endif()
+    add_compile_options(-fsanitize=fuzzer-no-link) # coverage in every library a fuzzer links
+endif()
