@@ -40,9 +40,12 @@ struct fire_view {
 FIRE_NODISCARD enum fire_status fire_shape_elements(const struct fire_shape *shape,
                                                     uint64_t *elements, struct fire_error *error);
 
-/* How many matrices `shape` holds under `options`. Fails when the shape has no matrix meaning
- * (fewer than 2 axes after the stack, 3 or more than 4 of them), when a split does not add up, when
- * a side is over FIRE_SIDE_MAX. */
+/* How many matrices `shape` holds under `options`. After the stack axes a tensor is
+ *     out_in: (out, in), (out, in, k) or (out, in, k_h, k_w)
+ *     in_out: (in, out), (k, in, out) or (k_h, k_w, in, out)
+ * conv=tap makes one out x in matrix a tap, conv=flatten one out x (in times taps) matrix; a split
+ * cuts the out axis. Fails when the shape has fewer than 2 or more than 4 axes after the stack,
+ * when a split does not add up, when a side is over FIRE_SIDE_MAX. */
 FIRE_NODISCARD enum fire_status fire_view_count(const struct fire_shape *shape,
                                                 const struct fire_options *options,
                                                 uint64_t *count, struct fire_error *error);

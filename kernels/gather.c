@@ -1,0 +1,304 @@
+/* gather: copies one matrix out of a tensor, and back.
+ *
+ * A copy has two halves. Picking brings elements, whatever their strides, into a contiguous run of
+ * the tensor's own dtype; converting turns a run into f32 or f64 (or back) and is where the time of
+ * a plain tensor goes, so those loops have no branch and vectorise. Contiguous rows need no
+ * picking; a transpose is picked in tiles, so that both sides are touched a cache line at a time.
+ *
+ * Finiteness is one OR a number. Which element was bad is found only when one was. */
+#include <math.h>
+#include <string.h>
+
+#include "convert.h"
+#include "tensor.h"
+
+#define RUN_MAX 512 /* elements picked before they are converted: stays in L1 */
+#define TILE    32  /* side of a transposed tile: a cache line of 16-bit elements */
+
+/* The slot's axes as strides, in elements, into the tensor. */
+struct path {
+    uint64_t rows; /* long side */
+    uint64_t cols; /* short side */
+    uint64_t row_stride;
+    uint64_t col_stride;
+};
+
+static struct path path_of(const struct fire_view *view)
+{
+    const bool tall = view->rows >= view->cols;
+    struct path path = {
+        .rows = fire_view_long(view),
+        .cols = fire_view_short(view),
+        .row_stride = tall ? view->row_stride : view->col_stride,
+        .col_stride = tall ? view->col_stride : view->row_stride,
+    };
+
+    /* Evenly spaced all through: one long row. */
+    if (path.row_stride == path.cols * path.col_stride) {
+        path.cols *= path.rows;
+        path.rows = 1;
+    }
+    return path;
+}
+
+/* --- runs: `count` contiguous numbers converted; true when all of them are finite ------------- */
+
+/* Bit 31 of the sum is set when all exponent bits are. */
+static inline uint32_t exponent_full_f32(float value)
+{
+    return (convert_bits(value) & 0x7f800000u) + 0x00800000u;
+}
+
+static inline uint64_t exponent_full_f64(double value)
+{
+    uint64_t bits;
+
+    memcpy(&bits, &value, sizeof(bits));
+    return (bits & UINT64_C(0x7ff0000000000000)) + UINT64_C(0x0010000000000000);
+}
+
+/* A tensor's bytes may start anywhere, hence memcpy; a slot is aligned. */
+#define WIDEN(name, from, to, full, widened)                                                       \
+    static bool name(const char *restrict source, void *restrict slot, size_t count)               \
+    {                                                                                              \
+        to *restrict target = slot;                                                                \
+        __typeof__(full((to)0)) seen = 0;                                                          \
+                                                                                                   \
+        for (size_t i = 0; i < count; i++) {                                                       \
+            from number;                                                                           \
+                                                                                                   \
+            memcpy(&number, source + i * sizeof(number), sizeof(number));                          \
+            target[i] = (to)(widened);                                                             \
+            seen |= full(target[i]);                                                               \
+        }                                                                                          \
+        return seen >> (8 * sizeof(seen) - 1) == 0;                                                \
+    }
+
+WIDEN(f64_to_f64, double, double, exponent_full_f64, number)
+WIDEN(f32_to_f64, float, double, exponent_full_f64, number)
+WIDEN(bf16_to_f64, uint16_t, double, exponent_full_f64, convert_bf16_to_f32(number))
+WIDEN(f16_to_f64, uint16_t, double, exponent_full_f64, convert_f16_to_f32(number))
+WIDEN(f64_to_f32, double, float, exponent_full_f32, number)
+WIDEN(f32_to_f32, float, float, exponent_full_f32, number)
+WIDEN(bf16_to_f32, uint16_t, float, exponent_full_f32, convert_bf16_to_f32(number))
+WIDEN(f16_to_f32, uint16_t, float, exponent_full_f32, convert_f16_to_f32(number))
+
+#define NARROW(name, from, to, narrowed)                                                           \
+    static void name(const void *restrict slot, char *restrict target, size_t count)               \
+    {                                                                                              \
+        const from *restrict source = slot;                                                        \
+                                                                                                   \
+        for (size_t i = 0; i < count; i++) {                                                       \
+            const from number = source[i];                                                         \
+            const to result = (to)(narrowed);                                                      \
+                                                                                                   \
+            memcpy(target + i * sizeof(result), &result, sizeof(result));                          \
+        }                                                                                          \
+    }
+
+NARROW(f64_as_f64, double, double, number)
+NARROW(f64_as_f32, double, float, number)
+NARROW(f64_as_bf16, double, uint16_t, convert_f32_to_bf16(convert_to_odd(number)))
+NARROW(f64_as_f16, double, uint16_t, convert_f32_to_f16(convert_to_odd(number)))
+NARROW(f32_as_f64, float, double, number)
+NARROW(f32_as_f32, float, float, number)
+NARROW(f32_as_bf16, float, uint16_t, convert_f32_to_bf16(number))
+NARROW(f32_as_f16, float, uint16_t, convert_f32_to_f16(number))
+
+typedef bool (*widen_run)(const char *source, void *slot, size_t count);
+typedef void (*narrow_run)(const void *slot, char *target, size_t count);
+
+/* clang-format off */
+static const widen_run widen_runs[FIRE_DTYPE_COUNT][2] = { /* [tensor][slot is f64] */
+    [FIRE_F64]  = { f64_to_f32,  f64_to_f64 },
+    [FIRE_F32]  = { f32_to_f32,  f32_to_f64 },
+    [FIRE_BF16] = { bf16_to_f32, bf16_to_f64 },
+    [FIRE_F16]  = { f16_to_f32,  f16_to_f64 },
+};
+static const narrow_run narrow_runs[FIRE_DTYPE_COUNT][2] = {
+    [FIRE_F64]  = { f32_as_f64,  f64_as_f64 },
+    [FIRE_F32]  = { f32_as_f32,  f64_as_f32 },
+    [FIRE_BF16] = { f32_as_bf16, f64_as_bf16 },
+    [FIRE_F16]  = { f32_as_f16,  f64_as_f16 },
+};
+/* clang-format on */
+
+/* --- picking: elements of 2, 4 or 8 bytes, by stride ------------------------------------------ */
+
+#define PICK(bytes)                                                                                \
+    for (size_t i = 0; i < count; i++)                                                             \
+        memcpy(target + i * target_step, source + i * source_step, bytes);                         \
+    break
+
+static inline void pick(const char *restrict source, size_t source_step, char *restrict target,
+                        size_t target_step, size_t count, size_t element_bytes)
+{
+    switch (element_bytes) { /* a constant size makes memcpy one move */
+    case 2: PICK(2);
+    case 4: PICK(4);
+    default: PICK(8);
+    }
+}
+
+static inline size_t smaller(uint64_t a, uint64_t b)
+{
+    return (size_t)(a < b ? a : b);
+}
+
+struct tile {
+    uint64_t row, col;
+    size_t rows, cols;
+};
+
+static struct tile tile_at(const struct path *path, uint64_t row, uint64_t col)
+{
+    return (struct tile){ row, col, smaller(path->rows - row, TILE),
+                          smaller(path->cols - col, TILE) };
+}
+
+/* --- gather ----------------------------------------------------------------------------------- */
+
+static bool gather_rows(const struct path *path, const char *source, size_t bytes, widen_run widen,
+                        char *slot, size_t slot_bytes)
+{
+    _Alignas(64) char run[RUN_MAX * 8];
+    bool finite = true;
+
+    for (uint64_t i = 0; i < path->rows; i++) {
+        const char *row = source + i * path->row_stride * bytes;
+
+        for (uint64_t j = 0; j < path->cols; j += RUN_MAX) {
+            const size_t count = smaller(path->cols - j, RUN_MAX);
+            const char *from = row + j * path->col_stride * bytes;
+
+            if (path->col_stride != 1) {
+                pick(from, path->col_stride * bytes, run, bytes, count, bytes);
+                from = run;
+            }
+            finite &= widen(from, slot, count);
+            slot += count * slot_bytes;
+        }
+    }
+    return finite;
+}
+
+/* The tensor is contiguous (or nearer to it) along the slot's columns. */
+static bool gather_tiles(const struct path *path, const char *source, size_t bytes, widen_run widen,
+                         char *slot, size_t slot_bytes)
+{
+    _Alignas(64) char block[TILE * TILE * 8];
+    bool finite = true;
+
+    for (uint64_t i = 0; i < path->rows; i += TILE) {
+        for (uint64_t j = 0; j < path->cols; j += TILE) {
+            const struct tile tile = tile_at(path, i, j);
+
+            for (size_t c = 0; c < tile.cols; c++)
+                pick(source + (i * path->row_stride + (j + c) * path->col_stride) * bytes,
+                     path->row_stride * bytes, block + c * bytes, TILE * bytes, tile.rows, bytes);
+            for (size_t r = 0; r < tile.rows; r++)
+                finite &= widen(block + r * TILE * bytes,
+                                slot + ((i + r) * path->cols + j) * slot_bytes, tile.cols);
+        }
+    }
+    return finite;
+}
+
+/* The first element, in the tensor's order, that is not finite once widened. */
+static uint64_t first_bad(const struct fire_view *view, const char *tensor, size_t bytes,
+                          widen_run widen)
+{
+    uint64_t first = UINT64_MAX;
+
+    for (uint64_t i = 0; i < view->rows; i++) {
+        for (uint64_t j = 0; j < view->cols; j++) {
+            const uint64_t index = view->offset + i * view->row_stride + j * view->col_stride;
+            double number;
+
+            if (index < first && !widen(tensor + index * bytes, &number, 1))
+                first = index;
+        }
+    }
+    return first;
+}
+
+enum fire_status fire_view_gather(const struct fire_view *view, const void *tensor,
+                                  enum fire_dtype dtype, enum fire_dtype compute, void *slot,
+                                  uint64_t *bad_index)
+{
+    const struct path path = path_of(view);
+    const size_t bytes = fire_dtype_bytes(dtype);
+    const size_t slot_bytes = fire_dtype_bytes(compute);
+    const widen_run widen = widen_runs[dtype][compute == FIRE_F64];
+    const char *source = (const char *)tensor + view->offset * bytes;
+    bool finite;
+
+    FIRE_ASSERT(compute == FIRE_F32 || compute == FIRE_F64);
+    if (path.rows == 1 || path.col_stride <= path.row_stride)
+        finite = gather_rows(&path, source, bytes, widen, slot, slot_bytes);
+    else
+        finite = gather_tiles(&path, source, bytes, widen, slot, slot_bytes);
+    if (finite)
+        return FIRE_OK;
+    if (bad_index)
+        *bad_index = first_bad(view, tensor, bytes, widen);
+    return FIRE_BAD_REQUEST;
+}
+
+/* --- scatter ---------------------------------------------------------------------------------- */
+
+static void scatter_rows(const struct path *path, const char *slot, size_t slot_bytes,
+                         narrow_run narrow, char *target, size_t bytes)
+{
+    _Alignas(64) char run[RUN_MAX * 8];
+
+    for (uint64_t i = 0; i < path->rows; i++) {
+        char *row = target + i * path->row_stride * bytes;
+
+        for (uint64_t j = 0; j < path->cols; j += RUN_MAX) {
+            const size_t count = smaller(path->cols - j, RUN_MAX);
+            char *to = row + j * path->col_stride * bytes;
+
+            narrow(slot, path->col_stride == 1 ? to : run, count);
+            if (path->col_stride != 1)
+                pick(run, bytes, to, path->col_stride * bytes, count, bytes);
+            slot += count * slot_bytes;
+        }
+    }
+}
+
+static void scatter_tiles(const struct path *path, const char *slot, size_t slot_bytes,
+                          narrow_run narrow, char *target, size_t bytes)
+{
+    _Alignas(64) char block[TILE * TILE * 8];
+
+    for (uint64_t i = 0; i < path->rows; i += TILE) {
+        for (uint64_t j = 0; j < path->cols; j += TILE) {
+            const struct tile tile = tile_at(path, i, j);
+
+            for (size_t r = 0; r < tile.rows; r++)
+                narrow(slot + ((i + r) * path->cols + j) * slot_bytes, block + r * TILE * bytes,
+                       tile.cols);
+            for (size_t c = 0; c < tile.cols; c++)
+                pick(block + c * bytes, TILE * bytes,
+                     target + (i * path->row_stride + (j + c) * path->col_stride) * bytes,
+                     path->row_stride * bytes, tile.rows, bytes);
+        }
+    }
+}
+
+void fire_view_scatter(const struct fire_view *view, const void *slot, enum fire_dtype compute,
+                       enum fire_dtype dtype, void *tensor)
+{
+    const struct path path = path_of(view);
+    const size_t bytes = fire_dtype_bytes(dtype);
+    const size_t slot_bytes = fire_dtype_bytes(compute);
+    const narrow_run narrow = narrow_runs[dtype][compute == FIRE_F64];
+    char *target = (char *)tensor + view->offset * bytes;
+
+    FIRE_ASSERT(compute == FIRE_F32 || compute == FIRE_F64);
+    if (path.rows == 1 || path.col_stride <= path.row_stride)
+        scatter_rows(&path, slot, slot_bytes, narrow, target, bytes);
+    else
+        scatter_tiles(&path, slot, slot_bytes, narrow, target, bytes);
+}
