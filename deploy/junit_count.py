@@ -1,0 +1,61 @@
+"""Counts what a JUnit file of ctest or pytest says, for deploy/test.
+
+The first line is "passed failed skipped"; then one line for each test that did not pass. A Check
+program is one test for ctest but many for people: its own summary line is what counts.
+"""
+
+import re
+import sys
+import xml.etree.ElementTree as ElementTree
+
+CHECK_SUMMARY = re.compile(r"Checks: (\d+), Failures: (\d+), Errors: (\d+)")
+
+
+def check_counts(output, program_failed):
+    """Passed and failed of one Check program, or one test where there is no summary."""
+    passed = failed = 0
+    for checks, failures, errors in CHECK_SUMMARY.findall(output):
+        failed += int(failures) + int(errors)
+        passed += int(checks) - int(failures) - int(errors)
+    # A leak, a crash or a time-out fails the program although no check of it failed.
+    if program_failed and failed == 0:
+        failed = 1
+    if not program_failed and passed == 0:
+        passed = 1
+    return passed, failed
+
+
+def first_line(text):
+    lines = [line.strip() for line in (text or "").splitlines() if line.strip()]
+    return lines[0] if lines else "no reason given"
+
+
+def main(path):
+    passed = failed = skipped = 0
+    notes = []
+    for case in ElementTree.parse(path).getroot().iter("testcase"):
+        name = case.get("name")
+        if case.get("classname") not in (None, name):
+            name = f"{case.get('classname')}.{name}"
+        output = case.findtext("system-out") or ""
+        skip = case.find("skipped")
+        failure = case.find("failure")
+        if failure is None:
+            failure = case.find("error")
+        if skip is not None:
+            skipped += 1
+            # ctest knows only the exit code; the program's last words are the reason.
+            reason = first_line("\n".join(reversed(output.splitlines()))) if output else None
+            notes.append(f"skipped {name}: {reason or first_line(skip.get('message'))}")
+            continue
+        good, bad = check_counts(output, failure is not None)
+        passed += good
+        failed += bad
+        if failure is not None:
+            notes.append(f"FAILED {name}: {first_line(failure.get('message'))}")
+    print(passed, failed, skipped)
+    print("\n".join(notes), end="\n" if notes else "")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
