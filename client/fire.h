@@ -65,10 +65,11 @@ void fire_client_close(struct fire_client *client); /* NULL is allowed */
 void fire_client_caps(const struct fire_client *client, struct fire_caps *caps);
 
 /* Projects `count` tensors; matrices of one shape and plan are batched across them. Returns FIRE_OK
- * when all were projected or skipped. When one is bad (NaN, wrong shape, impossible target) the
- * others are still done, that one's `out` is not written, its `error` says why, its action is
- * refused, and the call returns that error's status. `statistics` is a set of FIRE_STATISTICS_*.
- * One call at a time per client. */
+ * when all were projected or skipped; what is skipped is copied to `out`. When one is bad (NaN,
+ * wrong shape, impossible target) the others are still done, that one's `out` is not written, its
+ * `error` says why, its action is refused, and the call returns the first such error. If the device
+ * fails in the middle of a tensor, an `out` that is `data` gets its old bytes back, any other `out`
+ * is undefined. `statistics` is a set of FIRE_STATISTICS_*. One call at a time per client. */
 FIRE_NODISCARD enum fire_status fire_client_reinit(struct fire_client *client,
                                                    struct fire_tensor *tensors, size_t count,
                                                    uint32_t statistics, struct fire_error *error);
@@ -81,5 +82,22 @@ FIRE_NODISCARD enum fire_status fire_client_analyze(struct fire_client *client,
 
 /* The running library's version, "0.1.0". */
 const char *fire_version(void);
+
+/* The binding-friendly door: no struct to lay out, for Python's ctypes and the like. */
+
+/* fire_client_open_local() with `threads` (0: all) and `path` (NULL or "auto", …). */
+FIRE_NODISCARD enum fire_status fire_client_open_flat(uint32_t threads, const char *path,
+                                                      struct fire_client **client);
+
+/* Projects `count` tensors of one shape that lie one after another in `data`, into `out` (which may
+ * be `data`; NULL only analyzes). `preset` NULL means "fire"; `set_pairs` is NULL or key=value
+ * lines separated by newlines; `dtype` is an enum fire_dtype; `size` has `axes` numbers.
+ * `fields_out` is NULL or room for fire_result_field_count() doubles a tensor, in the order of
+ * fire_result_field_at(); NAN is unknown. `error` may be NULL. */
+FIRE_NODISCARD enum fire_status fire_reinit_flat(struct fire_client *client, const char *preset,
+                                                 const char *set_pairs, int dtype, uint32_t axes,
+                                                 const uint64_t *size, const void *data, void *out,
+                                                 uint64_t count, uint32_t statistics,
+                                                 double *fields_out, struct fire_error *error);
 
 #endif

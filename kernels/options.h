@@ -71,6 +71,7 @@ struct fire_options {
     uint32_t stack;       /* leading axes that count matrices */
     uint32_t split_count; /* row blocks; 1: none */
     uint64_t split_sizes[FIRE_SPLIT_MAX]; /* all 0: split_count equal blocks */
+    uint64_t split_skip; /* bit i: row block i is no matrix and is left alone (V of a ViT's qkv) */
 
     enum fire_compute compute;
     bool complete; /* fill a rank defect with a seeded orthogonal complement */

@@ -15,6 +15,7 @@ struct geometry {
     uint64_t in;
     uint64_t taps;   /* k_h k_w */
     uint64_t blocks; /* row blocks of the split */
+    uint64_t kept;   /* of them, those that are matrices */
 };
 
 /* "(768, 3, 16, 16)", as the messages show it. */
@@ -56,6 +57,11 @@ enum fire_status fire_shape_elements(const struct fire_shape *shape, uint64_t *e
     return FIRE_OK;
 }
 
+static bool block_kept(const struct fire_options *options, uint64_t block)
+{
+    return (options->split_skip >> block & 1) == 0;
+}
+
 static void geometry_of(const struct fire_shape *shape, const struct fire_options *options,
                         struct geometry *geometry)
 {
@@ -70,6 +76,8 @@ static void geometry_of(const struct fire_shape *shape, const struct fire_option
     geometry->in = out_first ? size[1] : size[axes - 2];
     for (uint32_t i = 2; i < axes; i++)
         geometry->taps *= out_first ? size[i] : size[i - 2];
+    for (uint64_t i = 0; i < geometry->blocks && i < FIRE_SPLIT_MAX; i++)
+        geometry->kept += block_kept(options, i);
 }
 
 static uint64_t block_rows(const struct fire_options *options, uint64_t out, uint64_t block)
@@ -161,11 +169,15 @@ enum fire_status fire_view_count(const struct fire_shape *shape, const struct fi
     status = check_split(options, geometry.out, error);
     if (status != FIRE_OK)
         return status;
+    if (geometry.kept == 0)
+        return fire_fail(error, FIRE_BAD_REQUEST, "split_skip",
+                         "split_skip leaves none of the %" PRIu64 " row blocks; keep one",
+                         geometry.blocks);
     status = check_sides(&geometry, options, error);
     if (status != FIRE_OK)
         return status;
     *count =
-        geometry.stack * geometry.blocks * (options->conv == FIRE_CONV_TAP ? geometry.taps : 1);
+        geometry.stack * geometry.kept * (options->conv == FIRE_CONV_TAP ? geometry.taps : 1);
     return FIRE_OK;
 }
 
@@ -174,16 +186,18 @@ void fire_view_at(const struct fire_shape *shape, const struct fire_options *opt
 {
     const bool flat = options->conv == FIRE_CONV_FLATTEN;
     struct geometry geometry;
-    uint64_t views_per_block, tap, block, layer, row = 0;
+    uint64_t views_per_block, tap, kept, block, layer, row = 0;
 
     geometry_of(shape, options, &geometry);
     views_per_block = flat ? 1 : geometry.taps;
     tap = index % views_per_block;
-    block = index / views_per_block % geometry.blocks;
-    layer = index / views_per_block / geometry.blocks;
+    kept = index / views_per_block % geometry.kept;
+    layer = index / views_per_block / geometry.kept;
     FIRE_ASSERT(layer < geometry.stack);
-    for (uint64_t i = 0; i < block; i++)
-        row += block_rows(options, geometry.out, i);
+    for (block = 0; kept > 0 || !block_kept(options, block); block++) {
+        kept -= block_kept(options, block);
+        row += block_rows(options, geometry.out, block);
+    }
 
     view->rows = (uint32_t)block_rows(options, geometry.out, block);
     view->cols = (uint32_t)(flat ? geometry.in * geometry.taps : geometry.in);

@@ -1,0 +1,349 @@
+/* local_call: turns the tensors of one call into groups of matrices that share a plan.
+ *
+ * Nothing is computed here and no caller's memory is written except results and errors. Parts are
+ * as many as there are tensors times the distinct matrix shapes in each, never as many as there are
+ * matrices. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "local.h"
+
+static const char *shown_name(const struct fire_tensor *tensor)
+{
+    return tensor->name ? tensor->name : "(unnamed)";
+}
+
+void local_refuse(struct local_call *call, size_t index, const struct fire_error *error)
+{
+    struct fire_tensor *tensor = &call->tensors[index];
+    struct local_work *work = &call->works[index];
+
+    if (work->refused)
+        return;
+    work->refused = true;
+    if (work->scattered && work->backup)
+        memcpy(tensor->out, work->backup, work->elements * fire_dtype_bytes(tensor->dtype));
+    tensor->error = *error;
+    fire_result_init(&tensor->result);
+    tensor->result.action = FIRE_ACTION_REFUSED;
+    tensor->result.status = error->status;
+    snprintf(tensor->result.reason, sizeof(tensor->result.reason), "%.*s",
+             (int)sizeof(tensor->result.reason) - 1, error->message);
+}
+
+/* Puts the tensor's name in front of an error that lower layers left about its options. */
+static void name_error(const struct fire_tensor *tensor, struct fire_error *error)
+{
+    char message[FIRE_ERROR_MESSAGE_BYTES];
+
+    memcpy(message, error->message, sizeof(message));
+    fire_fail(error, error->status, error->field[0] ? error->field : shown_name(tensor),
+              "tensor '%s': %.*s", shown_name(tensor), (int)sizeof(message) - 1, message);
+}
+
+static double element_at(const struct fire_tensor *tensor, uint64_t index)
+{
+    const unsigned char *at =
+        (const unsigned char *)tensor->data + index * fire_dtype_bytes(tensor->dtype);
+    uint16_t half;
+    double wide;
+    float single;
+
+    switch (tensor->dtype) {
+    case FIRE_F64: memcpy(&wide, at, sizeof(wide)); return wide;
+    case FIRE_F32: memcpy(&single, at, sizeof(single)); return (double)single;
+    case FIRE_BF16: memcpy(&half, at, sizeof(half)); return (double)fire_bf16_to_f32(half);
+    case FIRE_F16: memcpy(&half, at, sizeof(half)); return (double)fire_f16_to_f32(half);
+    }
+    return NAN;
+}
+
+void local_describe_element(const struct fire_tensor *tensor, uint64_t index,
+                            struct fire_error *error)
+{
+    const double value = element_at(tensor, index);
+    uint64_t stride[FIRE_AXES_MAX] = { 0 };
+    char where[FIRE_AXES_MAX * 22 + 3] = "[";
+    size_t used = 1;
+    uint64_t rest = index;
+
+    for (uint32_t axis = tensor->shape.axes; axis-- > 0;) {
+        stride[axis] = rest % tensor->shape.size[axis];
+        rest /= tensor->shape.size[axis];
+    }
+    for (uint32_t axis = 0; axis < tensor->shape.axes; axis++)
+        used += (size_t)snprintf(where + used, sizeof(where) - used, "%s%llu", axis ? ", " : "",
+                                 (unsigned long long)stride[axis]);
+    snprintf(where + used, sizeof(where) - used, "]");
+    if (isfinite(value))
+        fire_fail(error, FIRE_BAD_REQUEST, shown_name(tensor),
+                  "tensor '%s' has %g at element %llu, index %s, which does not fit f32; set "
+                  "compute=f64 or leave this tensor out",
+                  shown_name(tensor), value, (unsigned long long)index, where);
+    else
+        fire_fail(error, FIRE_BAD_REQUEST, shown_name(tensor),
+                  "tensor '%s' has %s at element %llu, index %s; repair the weights or leave this "
+                  "tensor out",
+                  shown_name(tensor), isnan(value) ? "NaN" : "Inf", (unsigned long long)index,
+                  where);
+}
+
+enum fire_status local_check_finite(const struct fire_tensor *tensor, uint64_t elements,
+                                    struct fire_error *error)
+{
+    const bool narrow = tensor->dtype == FIRE_F64 && tensor->options.compute != FIRE_COMPUTE_F64;
+
+    for (uint64_t index = 0; index < elements; index++) {
+        const double value = element_at(tensor, index);
+
+        if (isfinite(narrow ? (double)(float)value : value))
+            continue;
+        local_describe_element(tensor, index, error);
+        return FIRE_BAD_REQUEST;
+    }
+    return FIRE_OK;
+}
+
+/* Grows an array so that one more element fits. */
+static enum fire_status make_room(void **array, size_t *room, size_t used, size_t element_bytes,
+                                  struct fire_error *error)
+{
+    const size_t wanted = *room ? 2 * *room : 16;
+    void *grown;
+
+    if (used < *room)
+        return FIRE_OK;
+    grown = realloc(*array, wanted * element_bytes);
+    if (!grown)
+        return fire_fail_memory(error, wanted * element_bytes);
+    *array = grown;
+    *room = wanted;
+    return FIRE_OK;
+}
+
+/* The group with this plan, made if it is new. */
+static enum fire_status find_group(struct local_call *call, const struct fire_plan *plan,
+                                   size_t *group, struct fire_error *error)
+{
+    enum fire_status status;
+
+    /* The newest first: neighbouring tensors are often alike. */
+    for (size_t i = call->group_count; i-- > 0;) {
+        const struct fire_plan *known = &call->groups[i].plan;
+
+        if (known->digest == plan->digest && known->rows == plan->rows &&
+            known->cols == plan->cols && known->kind == plan->kind &&
+            known->compute == plan->compute && known->output == plan->output) {
+            *group = i;
+            return FIRE_OK;
+        }
+    }
+    status = make_room((void **)&call->groups, &call->group_room, call->group_count,
+                       sizeof(*call->groups), error);
+    if (status != FIRE_OK)
+        return status;
+    *group = call->group_count++;
+    call->groups[*group] = (struct local_group){ *plan, SIZE_MAX, SIZE_MAX };
+    return FIRE_OK;
+}
+
+/* Plans the matrices of `view`'s shape in one tensor. `fault` tells a fault of the tensor, which
+ * refuses only it, from one of the call. */
+static enum fire_status add_part(struct local_call *call, size_t index,
+                                 const struct fire_view *view, bool *fault,
+                                 struct fire_error *error)
+{
+    const struct fire_tensor *tensor = &call->tensors[index];
+    struct fire_plan plan;
+    struct local_part *part;
+    struct local_group *group;
+    size_t group_index;
+    enum fire_status status;
+
+    *fault = true;
+    if (call->analyze) {
+        status = fire_plan_analyze(&plan, &tensor->options, view, tensor->dtype, call->statistics,
+                                   error);
+    } else {
+        status = fire_options_check(&tensor->options, tensor->dtype, view->rows, view->cols, error);
+        if (status == FIRE_OK)
+            status = fire_plan_make(&plan, &tensor->options, view, tensor->dtype, call->statistics,
+                                    error);
+    }
+    if (status != FIRE_OK)
+        return status;
+    *fault = false;
+    status = find_group(call, &plan, &group_index, error);
+    if (status == FIRE_OK)
+        status = make_room((void **)&call->parts, &call->part_room, call->part_count,
+                           sizeof(*call->parts), error);
+    if (status != FIRE_OK)
+        return status;
+    part = &call->parts[call->part_count];
+    group = &call->groups[group_index];
+    *part = (struct local_part){ index, group_index, SIZE_MAX, view->rows, view->cols, 0 };
+    if (group->part_first == SIZE_MAX)
+        group->part_first = call->part_count;
+    else
+        call->parts[group->part_last].next = call->part_count;
+    group->part_last = call->part_count++;
+    call->works[index].part_count++;
+    if (fire_plan_slot_bytes(&plan) > call->slab_bytes)
+        call->slab_bytes = fire_plan_slot_bytes(&plan);
+    return FIRE_OK;
+}
+
+static struct local_part *part_of(struct local_call *call, size_t first,
+                                  const struct fire_view *view)
+{
+    for (size_t i = first; i < call->part_count; i++) {
+        if (call->parts[i].rows == view->rows && call->parts[i].cols == view->cols)
+            return &call->parts[i];
+    }
+    return NULL;
+}
+
+/* NUMERICS.md section 2: the architecture rule leaves matrices alone whose short side is 1, which
+ * depthwise convolutions are made of. The presets of other sources do not. */
+static bool skipped_by_rule(const struct local_call *call, const struct fire_tensor *tensor,
+                            const struct fire_view *view)
+{
+    return !call->analyze && tensor->options.select == FIRE_SELECT_ARCH &&
+           fire_view_short(view) == 1;
+}
+
+static void skip_by_rule(struct fire_result *result, uint64_t matrices)
+{
+    fire_result_init(result);
+    result->action = FIRE_ACTION_SKIPPED;
+    result->status = FIRE_OK;
+    result->matrices = matrices < UINT32_MAX ? (uint32_t)matrices : UINT32_MAX;
+    snprintf(result->reason, sizeof(result->reason), "r = 1");
+}
+
+/* Room for what a tensor needs while its matrices come back in more than one batch. */
+static enum fire_status prepare_spanning(struct local_call *call, size_t index,
+                                         struct fire_error *error)
+{
+    const struct fire_tensor *tensor = &call->tensors[index];
+    struct local_work *work = &call->works[index];
+    const uint64_t bytes = work->elements * fire_dtype_bytes(tensor->dtype);
+
+    if (!call->analyze && tensor->out == tensor->data) {
+        work->backup = malloc(bytes);
+        if (!work->backup)
+            return fire_fail_memory(error, bytes);
+        memcpy(work->backup, tensor->data, bytes);
+    }
+    if (work->part_count > 1) {
+        work->results = calloc(work->view_count, sizeof(*work->results));
+        if (!work->results)
+            return fire_fail_memory(error, work->view_count * sizeof(*work->results));
+    }
+    return FIRE_OK;
+}
+
+static enum fire_status check_tensor(struct local_call *call, size_t index,
+                                     struct fire_error *error)
+{
+    const struct fire_tensor *tensor = &call->tensors[index];
+    struct local_work *work = &call->works[index];
+    enum fire_status status = fire_shape_elements(&tensor->shape, &work->elements, error);
+
+    if (status != FIRE_OK)
+        return status;
+    if (!tensor->data || (!call->analyze && !tensor->out))
+        return fire_fail(error, FIRE_BAD_REQUEST, "data", "data%s must not be NULL",
+                         call->analyze ? "" : " and out");
+    return fire_view_count(&tensor->shape, &tensor->options, &work->view_count, error);
+}
+
+static enum fire_status plan_tensor(struct local_call *call, size_t index, bool *fault,
+                                    struct fire_error *error)
+{
+    struct fire_tensor *tensor = &call->tensors[index];
+    struct local_work *work = &call->works[index];
+    const size_t first = call->part_count;
+    struct local_part *part;
+    enum fire_status status;
+
+    *fault = true;
+    status = check_tensor(call, index, error);
+    for (uint64_t v = 0; status == FIRE_OK && v < work->view_count; v++) {
+        struct fire_view view;
+
+        fire_view_at(&tensor->shape, &tensor->options, v, &view);
+        if (skipped_by_rule(call, tensor, &view)) {
+            if (tensor->per_matrix)
+                skip_by_rule(&tensor->per_matrix[v], 1);
+            continue;
+        }
+        part = part_of(call, first, &view);
+        if (!part) {
+            status = add_part(call, index, &view, fault, error);
+            part = &call->parts[call->part_count - 1];
+        }
+        if (status == FIRE_OK) {
+            part->matrices++;
+            work->matrices++;
+        }
+    }
+    if (status != FIRE_OK)
+        return status;
+    if (work->matrices == 0) {
+        skip_by_rule(&tensor->result, work->view_count);
+        return FIRE_OK;
+    }
+    work->whole = work->part_count == 1 && call->parts[first].matrices <= LOCAL_SLOTS_MAX &&
+                  call->parts[first].matrices *
+                          fire_plan_slot_bytes(&call->groups[call->parts[first].group].plan) <=
+                      call->slab_bytes;
+    if (work->whole)
+        return FIRE_OK;
+    *fault = true;
+    status = local_check_finite(tensor, work->elements, error);
+    if (status != FIRE_OK)
+        return status;
+    *fault = false;
+    return prepare_spanning(call, index, error);
+}
+
+enum fire_status local_call_init(struct local_call *call, struct fire_tensor *tensors, size_t count,
+                                 uint64_t slab_bytes, struct fire_error *error)
+{
+    struct fire_error own = { 0 };
+
+    call->tensors = tensors;
+    call->tensor_count = count;
+    call->slab_bytes = slab_bytes;
+    call->works = calloc(count ? count : 1, sizeof(*call->works));
+    if (!call->works)
+        return fire_fail_memory(error, count * sizeof(*call->works));
+    for (size_t i = 0; i < count; i++) {
+        bool fault;
+
+        if (plan_tensor(call, i, &fault, &own) == FIRE_OK)
+            continue;
+        name_error(&tensors[i], &own);
+        if (!fault) {
+            *error = own;
+            return own.status;
+        }
+        local_refuse(call, i, &own);
+    }
+    call->part_at = call->group_count ? call->groups[0].part_first : SIZE_MAX;
+    return FIRE_OK;
+}
+
+void local_call_release(struct local_call *call)
+{
+    for (size_t i = 0; call->works && i < call->tensor_count; i++) {
+        free(call->works[i].backup);
+        free(call->works[i].results);
+    }
+    free(call->works);
+    free(call->groups);
+    free(call->parts);
+}
