@@ -27,7 +27,17 @@ def check_counts(output, program_failed):
 
 def first_line(text):
     lines = [line.strip() for line in (text or "").splitlines() if line.strip()]
-    return lines[0] if lines else "no reason given"
+    return lines[0] if lines else ""
+
+
+def last_line(text):
+    return first_line("\n".join(reversed((text or "").splitlines())))
+
+
+def failure_reason(message, output):
+    """pytest gives a message; a Check program names its failures as file:line:F:suite:test."""
+    named = [line for line in output.splitlines() if re.search(r":\d+:[FE]:", line)]
+    return first_line(message) or first_line("\n".join(named)) or last_line(output) or "no output"
 
 
 def main(path):
@@ -42,17 +52,20 @@ def main(path):
         failure = case.find("failure")
         if failure is None:
             failure = case.find("error")
+        # ctest also calls a program it could not start "skipped".
+        if skip is not None and case.get("status") == "notrun":
+            if not (skip.get("message") or "").startswith("SKIP_"):
+                skip, failure = None, skip
         if skip is not None:
             skipped += 1
             # ctest knows only the exit code; the program's last words are the reason.
-            reason = first_line("\n".join(reversed(output.splitlines()))) if output else None
-            notes.append(f"skipped {name}: {reason or first_line(skip.get('message'))}")
+            notes.append(f"skipped {name}: {last_line(output) or first_line(skip.get('message'))}")
             continue
         good, bad = check_counts(output, failure is not None)
         passed += good
         failed += bad
         if failure is not None:
-            notes.append(f"FAILED {name}: {first_line(failure.get('message'))}")
+            notes.append(f"FAILED {name}: {failure_reason(failure.get('message'), output)}")
     print(passed, failed, skipped)
     print("\n".join(notes), end="\n" if notes else "")
 
