@@ -27,6 +27,8 @@ enum fire_layout { FIRE_LAYOUT_OUT_IN, FIRE_LAYOUT_IN_OUT };
 enum fire_compute { FIRE_COMPUTE_F32, FIRE_COMPUTE_F64, FIRE_COMPUTE_FAST };
 enum fire_target_form { FIRE_TARGET_SHORT, FIRE_TARGET_FULL };
 enum fire_state_policy { FIRE_STATE_KEEP, FIRE_STATE_ZERO, FIRE_STATE_RESET, FIRE_STATE_TRANSPORT };
+/* Whose state the policy is for: that of projected weights, or every state tensor that was sent. */
+enum fire_state_scope { FIRE_STATE_TOUCHED, FIRE_STATE_ALL };
 
 /* Which tensors of a model a preset projects (names are matched in client/arch.c). */
 enum fire_select {
@@ -78,6 +80,7 @@ struct fire_options {
     uint64_t seed;
 
     enum fire_state_policy state_policy;
+    enum fire_state_scope state_scope;
     double dormant_tau;          /* 0.025 */
     double gradient_dormant_tau; /* 0.01 */
 };
@@ -98,7 +101,8 @@ FIRE_NODISCARD enum fire_status fire_options_preset(struct fire_options *options
                                                     struct fire_error *error);
 
 /* Sets one key from text, as `--set key=value` gives it. On failure `options` is unchanged, the
- * error's field is the key, and the message names the allowed values (or the nearest known key). */
+ * error's field is the key, and the message names the allowed values (FIRE_BAD_REQUEST) or the
+ * nearest known key (FIRE_NOT_FOUND). The process's locale plays no part. */
 FIRE_NODISCARD enum fire_status fire_options_set(struct fire_options *options, const char *key,
                                                  const char *value, struct fire_error *error);
 
@@ -115,12 +119,16 @@ struct fire_option_key {
 size_t fire_option_key_count(void);
 const struct fire_option_key *fire_option_key_at(size_t index);
 
-/* Writes the value of key `index` as fire_options_set() would read it back. */
+/* Writes the value of key `index` as fire_options_set() would read it back, to the same bits.
+ * FIRE_OPTION_TEXT_BYTES are enough for any value; in less room the text is cut. */
+#define FIRE_OPTION_TEXT_BYTES 4096
 void fire_options_format(const struct fire_options *options, size_t index, char *text,
                          size_t text_bytes);
 
-/* Checks what only the whole set shows: a target below the floor of `output`, steps with
- * polynomial custom, … for a rows x cols matrix. */
+/* Checks what only the whole set shows, for a rows x cols matrix: a target below the floor of
+ * `output` or of f32 arithmetic (steps auto only: counted steps do not stop at it), a custom
+ * polynomial without coefficients; and, since a struct may be filled without fire_options_set(),
+ * that every value is within its limits. Stack and split are checked by fire_view_count(). */
 FIRE_NODISCARD enum fire_status fire_options_check(const struct fire_options *options,
                                                    enum fire_dtype output, uint64_t rows,
                                                    uint64_t cols, struct fire_error *error);
