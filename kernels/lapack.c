@@ -64,9 +64,11 @@ static void load(void)
 
     library = dlopen(LIBRARY_NAME, RTLD_NOW | RTLD_LOCAL);
     if (!library) {
+        const char *why = dlerror();
+
         snprintf(loaded.message, sizeof(loaded.message),
                  "cannot load %s (%s); install the package libopenblas0-pthread", LIBRARY_NAME,
-                 dlerror());
+                 why ? why : "no reason given");
         return;
     }
     if (!resolve(library, "dsyevd_", &loaded.table.dsyevd) ||

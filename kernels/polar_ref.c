@@ -120,6 +120,9 @@ static enum fire_status jacobi_svd(double *columns, size_t m, size_t n, double *
     const double scale = largest_magnitude(columns, m * n);
     double worst = 1.0;
 
+    for (size_t i = 0; i < m * n; i++)
+        if (!isfinite(columns[i]))
+            return FIRE_BAD_REQUEST;
     for (size_t i = 0; i < n * n; i++)
         v[i] = i % (n + 1) == 0 ? 1.0 : 0.0;
     memset(sigma, 0, n * sizeof(*sigma));
@@ -130,8 +133,8 @@ static enum fire_status jacobi_svd(double *columns, size_t m, size_t n, double *
 
     for (int sweep = 0; sweep < JACOBI_SWEEPS_MAX && worst > JACOBI_TOLERANCE; sweep++)
         worst = jacobi_sweep(columns, m, n, v);
-    if (!(worst <= 1e3 * JACOBI_TOLERANCE))
-        return FIRE_TOO_LATE; /* only NaN or Inf in the input comes here */
+    if (worst > 1e3 * JACOBI_TOLERANCE)
+        return FIRE_TOO_LATE;
 
     sort_columns(columns, m, n, v, sigma);
     for (size_t j = 0; j < n; j++) {
