@@ -17,20 +17,22 @@
 
 struct safetensors_entry {
     const char *name;
-    char dtype_name[16];   /* as in the file: "F32", "BF16", "I64", "F8_E4M3", … */
-    bool floating;         /* F64, F32, BF16, F16: `dtype` is valid */
+    char dtype_name[16]; /* as in the file: "F32", "BF16", "I64", "F8_E4M3", … */
+    bool floating;       /* F64, F32, BF16, F16: `dtype` is valid */
     enum fire_dtype dtype;
     struct fire_shape shape; /* axes 0: a scalar */
     bool too_many_axes;      /* over FIRE_AXES_MAX: shape is not valid, bytes are */
-    const void *data;      /* in the mapping; unaligned, 1-byte alignment only */
+    const void *data;        /* in the mapping; unaligned, 1-byte alignment only */
     uint64_t bytes;
-    uint32_t file_index;   /* which shard */
-    uint64_t file_offset;  /* of the data, from the start of that shard */
+    uint32_t file_index;  /* which shard */
+    uint64_t file_offset; /* of the data, from the start of that shard */
 };
 
 struct safetensors; /* an opened set */
 
-/* Opens a `.safetensors` file, a directory with an index, or "-" (standard input, read whole). */
+/* Opens a `.safetensors` file, a directory with an index (or with just model.safetensors), or "-"
+ * (standard input, read whole unless it is a file, which is mapped). On failure `*set` is NULL:
+ * FIRE_IO when the system would not give the bytes, FIRE_BAD_REQUEST when they are wrong. */
 FIRE_NODISCARD enum fire_status safetensors_open(const char *path, struct safetensors **set,
                                                  struct fire_error *error);
 
@@ -44,7 +46,7 @@ void safetensors_close(struct safetensors *set); /* NULL is allowed */
 size_t safetensors_count(const struct safetensors *set);
 const struct safetensors_entry *safetensors_at(const struct safetensors *set, size_t index);
 const struct safetensors_entry *safetensors_find(const struct safetensors *set, const char *name);
-bool safetensors_sharded(const struct safetensors *set);
+bool safetensors_sharded(const struct safetensors *set); /* opened from a directory */
 
 /* Tells the kernel that these bytes will be, or are no longer, needed (madvise), so that a
  * checkpoint larger than memory passes at bounded RSS. */
@@ -57,7 +59,10 @@ struct safetensors_writer;
 
 /* Starts writing next to `path` under temporary names. Refuses a path that is the input itself (by
  * device and inode). A sharded set needs a directory (made if missing), a single file a file name,
- * or "-" for standard output. */
+ * or "-" for standard output. A link is followed. A pipe or device is written like standard output:
+ * in file order, tensors that come early wait in memory, and what is written cannot be taken back.
+ * `set` must stay open until the writer is closed. On failure `*writer` is NULL and nothing is
+ * left behind. */
 FIRE_NODISCARD enum fire_status safetensors_writer_open(const struct safetensors *set,
                                                         const char *path,
                                                         struct safetensors_writer **writer,
@@ -74,14 +79,16 @@ FIRE_NODISCARD enum fire_status safetensors_copy(struct safetensors_writer *writ
                                                  const struct safetensors_entry *entry,
                                                  struct fire_error *error);
 
-/* Flushes to disk and renames into place; fails if an entry was not written. */
+/* Flushes to disk and renames into place, all files after all are flushed; fails if an entry was
+ * not written. Call it once; whatever it returns, close the writer. */
 FIRE_NODISCARD enum fire_status safetensors_writer_commit(struct safetensors_writer *writer,
                                                           struct fire_error *error);
 /* Frees it; without a commit the temporary files are removed and nothing has changed. */
 void safetensors_writer_close(struct safetensors_writer *writer); /* NULL is allowed */
 
 /* A new single file from scratch (tests, benchmarks, tools): entries with name, dtype_name, shape,
- * data and bytes; `metadata` is NULL or pairs key, value, key, value, NULL. */
+ * data and bytes, laid out in the order given; `metadata` is NULL or pairs key, value, key, value,
+ * NULL. Written under a temporary name too: on failure nothing has changed. */
 FIRE_NODISCARD enum fire_status safetensors_save(const char *path,
                                                  const struct safetensors_entry *entries,
                                                  size_t count, const char *const *metadata,

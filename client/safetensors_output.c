@@ -1,0 +1,208 @@
+/* safetensors_output: one file on its way to disk.
+ *
+ * It is written under a temporary name beside its final one, so that a rename, which is atomic,
+ * is all that is left when its bytes are safe. A stream (standard output, a pipe, a device) has no
+ * name to give and gets its bytes at once, in order. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "safetensors_internal.h"
+
+#define NAME_TRIES_MAX 100
+#define SUFFIX_LETTERS 6
+#define FLUSH_BYTES    (32ull << 20) /* dirty bytes after which the disk is set to work */
+
+static enum fire_status output_failed(const struct safetensors_output *output, const char *verb,
+                                      int reason, struct fire_error *error)
+{
+    return safetensors_io_failed(verb, output->path, reason, error);
+}
+
+/* Six random letters and digits over the end of `name`. Should randomness fail, the letters vary by
+ * address and try; O_EXCL keeps us from any file that exists. */
+static void suffix_choose(char *suffix, uint64_t fallback)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789";
+    uint64_t random = 0;
+
+    if (getrandom(&random, sizeof(random), GRND_NONBLOCK) != (ssize_t)sizeof(random))
+        random = fallback * 0x9e3779b97f4a7c15ull;
+    for (int i = 0; i < SUFFIX_LETTERS; i++) {
+        suffix[i] = letters[random % (sizeof(letters) - 1)];
+        random /= sizeof(letters) - 1;
+    }
+}
+
+/* Not mkstemp: the new file shall have the permissions any new file would get, not 0600. */
+static enum fire_status temporary_open(struct safetensors_output *output, struct fire_error *error)
+{
+    const size_t bytes = strlen(output->name) + sizeof("..fired-XXXXXX");
+    char *temporary = malloc(bytes);
+
+    if (!temporary)
+        return fire_fail_memory(error, bytes);
+    snprintf(temporary, bytes, ".%s.fired-XXXXXX", output->name);
+    for (uint64_t try = 1; output->file < 0 && try <= NAME_TRIES_MAX; try++) {
+        suffix_choose(temporary + bytes - 1 - SUFFIX_LETTERS, (uintptr_t)temporary + try);
+        output->file = openat(output->directory, temporary,
+                              O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+        if (output->file < 0 && errno != EEXIST && errno != EINTR)
+            break;
+    }
+    if (output->file < 0) {
+        const int reason = errno;
+
+        free(temporary);
+        return output_failed(output, "create a temporary file for", reason, error);
+    }
+    output->owns_file = true;
+    output->temporary = temporary;
+    return FIRE_OK;
+}
+
+/* Takes the space now, so that a full disk is found before hours of work, not after. */
+static enum fire_status space_reserve(struct safetensors_output *output, uint64_t size,
+                                      struct fire_error *error)
+{
+    int result;
+
+    if (size == 0)
+        return FIRE_OK;
+    do {
+        result = fallocate(output->file, 0, 0, (off_t)size);
+    } while (result != 0 && errno == EINTR);
+    if (result != 0 && errno != EOPNOTSUPP && errno != ENOSYS && errno != EINVAL)
+        return output_failed(output, "reserve space for", errno, error);
+    return FIRE_OK;
+}
+
+enum fire_status safetensors_output_create(struct safetensors_output *output, int directory,
+                                           const char *path, const char *name, uint64_t size,
+                                           struct fire_error *error)
+{
+    struct stat about;
+    enum fire_status status;
+
+    *output = SAFETENSORS_OUTPUT_NONE;
+    output->directory = directory;
+    output->path = strdup(path);
+    output->name = strdup(name);
+    if (!output->path || !output->name)
+        return fire_fail_memory(error, strlen(path) + strlen(name) + 2);
+    if (fstatat(directory, name, &about, AT_SYMLINK_NOFOLLOW) == 0) {
+        if (!S_ISREG(about.st_mode) && !S_ISLNK(about.st_mode))
+            return output_failed(output, "replace", S_ISDIR(about.st_mode) ? EISDIR : EPERM, error);
+        output->replaces = true;
+    } else if (errno != ENOENT) {
+        return output_failed(output, "examine", errno, error);
+    }
+    status = temporary_open(output, error);
+    if (status != FIRE_OK)
+        return status;
+    /* A file that takes another's place takes its permissions too. */
+    if (output->replaces && S_ISREG(about.st_mode) &&
+        fchmod(output->file, about.st_mode & 0777) != 0)
+        return output_failed(output, "set the permissions of", errno, error);
+    return space_reserve(output, size, error);
+}
+
+enum fire_status safetensors_output_stream(struct safetensors_output *output, const char *path,
+                                           struct fire_error *error)
+{
+    const bool standard_output = strcmp(path, "-") == 0;
+
+    *output = SAFETENSORS_OUTPUT_NONE;
+    output->path = strdup(standard_output ? "standard output" : path);
+    if (!output->path)
+        return fire_fail_memory(error, strlen(path) + 1);
+    if (standard_output) {
+        output->file = STDOUT_FILENO;
+        return FIRE_OK;
+    }
+    output->file = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
+    if (output->file < 0)
+        return output_failed(output, "open", errno, error);
+    output->owns_file = true;
+    return FIRE_OK;
+}
+
+enum fire_status safetensors_output_write(struct safetensors_output *output, uint64_t offset,
+                                          const void *bytes, uint64_t count,
+                                          struct fire_error *error)
+{
+    const uint8_t *next = bytes;
+
+    output->unsynced_bytes += count;
+    while (count > 0) {
+        const ssize_t written = output->name
+                                    ? pwrite(output->file, next, (size_t)count, (off_t)offset)
+                                    : write(output->file, next, (size_t)count);
+
+        if (written < 0 && errno == EINTR)
+            continue;
+        if (written <= 0)
+            return output_failed(output, "write", written < 0 ? errno : EIO, error);
+        next += written;
+        offset += (uint64_t)written;
+        count -= (uint64_t)written;
+    }
+    /* The disk works while we compute, and the flush at the end finds little left to do. A hint;
+     * real errors come out of the flush. */
+    if (output->name && output->unsynced_bytes >= FLUSH_BYTES) {
+        (void)sync_file_range(output->file, 0, 0, SYNC_FILE_RANGE_WRITE);
+        output->unsynced_bytes = 0;
+    }
+    return FIRE_OK;
+}
+
+enum fire_status safetensors_output_sync(struct safetensors_output *output,
+                                         struct fire_error *error)
+{
+    if (!output->name)
+        return FIRE_OK;
+    while (fdatasync(output->file) != 0)
+        if (errno != EINTR)
+            return output_failed(output, "flush", errno, error);
+    return FIRE_OK;
+}
+
+enum fire_status safetensors_output_rename(struct safetensors_output *output,
+                                           struct fire_error *error)
+{
+    if (!output->name)
+        return FIRE_OK;
+    if (renameat(output->directory, output->temporary, output->directory, output->name) != 0)
+        return output_failed(output, "rename the finished file to", errno, error);
+    output->renamed = true;
+    return FIRE_OK;
+}
+
+enum fire_status safetensors_directory_sync(int directory, const char *path,
+                                            struct fire_error *error)
+{
+    /* Some file systems have nothing to flush for a directory and say EINVAL. */
+    while (fsync(directory) != 0)
+        if (errno != EINTR)
+            return errno == EINVAL ? FIRE_OK : safetensors_io_failed("flush", path, errno, error);
+    return FIRE_OK;
+}
+
+void safetensors_output_release(struct safetensors_output *output)
+{
+    if (output->file >= 0 && output->owns_file)
+        close(output->file);
+    if (output->temporary && !output->renamed)
+        unlinkat(output->directory, output->temporary, 0);
+    if (output->renamed && !output->committed && !output->replaces)
+        unlinkat(output->directory, output->name, 0);
+    free(output->path);
+    free(output->name);
+    free(output->temporary);
+    *output = SAFETENSORS_OUTPUT_NONE;
+}
