@@ -51,11 +51,16 @@ struct fire_result {
     double compute_ms;
 };
 
-/* Everything unknown: NAN, empty, action refused. */
+/* Everything unknown: NAN, empty, action refused, matrices 0 (which merging counts as 1). */
 void fire_result_init(struct fire_result *result);
 
-/* Adds matrix `part` to tensor `sum` (NUMERICS.md section 1): dfi, sfe add up; norms are the root
- * of the sum of squares; converged, rank_defect and condition take the worst; the rest is the mean.
+/* Adds matrix `part` to tensor `sum` (NUMERICS.md section 1): dfi (also full, scale-free, unscaled),
+ * sfe and compute_ms add up; norms are the root of the sum of squares; converged, rank_defect and
+ * condition take the worst, steps the largest, rank the smallest; the rest is the mean, every
+ * matrix counting once. What is unknown of one part is unknown of the sum.
+ * The tensor is refused if a part is (with that part's status and reason), else projected if a part
+ * is, else skipped; a reason beside `projected` is that of a part left out. Methods that differ
+ * from the first are counted, "D64 D D T5 (+2 other)"; paths that differ are "mixed".
  * Start with fire_result_init(); the first part is copied. */
 void fire_result_merge(struct fire_result *sum, const struct fire_result *part);
 

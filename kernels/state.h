@@ -30,7 +30,9 @@ const char *fire_state_policy_name(enum fire_state_policy policy);
  * it must equal the parameter's, except for `step` (any shape). `weights` are the new weights as
  * stored (`weights_dtype`, shape of the parameter), used by transport, which divides the scale out
  * of each matrix by its norm, so Q = W' sqrt(r) / ||W'||_F. Integer `step` tensors are the caller's
- * to zero: `dtype` is floating. */
+ * to zero: `dtype` is floating. Every failure (another shape, NaN or Inf where transport must
+ * compute, no memory) leaves the state as it was. `weights` may be NULL unless the policy is
+ * transport. Any thread; two calls at once on different states are fine. */
 FIRE_NODISCARD enum fire_status fire_state_apply(const struct fire_options *options,
                                                  enum fire_state_slot slot,
                                                  const struct fire_shape *shape,
