@@ -11,7 +11,8 @@
 #include "status.h"
 
 /* G = X^T X of the short side: `size` x `size`, row-major with leading dimension `stride`. Only the
- * upper triangle (j >= i) is read. The true matrix is `factor` times what is stored. */
+ * upper triangle (j >= i) is read. The true matrix is `factor` times what is stored; entries are
+ * squared, so a magnitude beyond 1e+-150 belongs in `factor`. */
 struct fire_gram {
     const void *data;
     enum fire_dtype dtype; /* FIRE_F32 or FIRE_F64 */

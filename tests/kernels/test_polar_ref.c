@@ -15,9 +15,9 @@ static const struct {
     uint32_t rows, cols, rank;
     double magnitude;
 } svd_cases[] = {
-    { 1, 1, 1, 1.0 },   { 1, 1, 0, 1.0 },   { 1, 7, 1, 1.0 },    { 7, 1, 1, 1.0 },
-    { 5, 5, 5, 1.0 },   { 12, 5, 5, 1.0 },  { 5, 12, 5, 1.0 },   { 12, 5, 3, 1.0 },
-    { 5, 12, 3, 1.0 },  { 9, 9, 0, 1.0 },   { 33, 32, 32, 1.0 }, { 40, 17, 17, 1e150 },
+    { 1, 1, 1, 1.0 },      { 1, 1, 0, 1.0 },     { 1, 7, 1, 1.0 },    { 7, 1, 1, 1.0 },
+    { 5, 5, 5, 1.0 },      { 12, 5, 5, 1.0 },    { 5, 12, 5, 1.0 },   { 12, 5, 3, 1.0 },
+    { 5, 12, 3, 1.0 },     { 9, 9, 0, 1.0 },     { 33, 32, 32, 1.0 }, { 40, 17, 17, 1e150 },
     { 17, 40, 9, 1e-150 }, { 64, 64, 64, 1e30 },
 };
 
@@ -108,8 +108,8 @@ START_TEST(polar_factor_agrees_with_lapack)
 
     /* 1e-2 is the middle of the spectrum's exponents: two thirds of the values lie above. */
     matrix_polar(w, rows, cols, r * 2 / 3, NULL, want);
-    ck_assert_int_eq(fire_polar_ref(w, rows, cols, sqrt(sigma[r * 2 / 3 - 1] * sigma[r * 2 / 3]), q),
-                     FIRE_OK);
+    ck_assert_int_eq(
+        fire_polar_ref(w, rows, cols, sqrt(sigma[r * 2 / 3 - 1] * sigma[r * 2 / 3]), q), FIRE_OK);
     ck_assert_double_lt(matrix_distance(q, want, (size_t)rows * cols), 1e-11);
     ck_assert_double_eq_tol(fire_dfi_ref(q, rows, cols), (double)(r - r * 2 / 3), 1e-10);
     free(w);
@@ -128,8 +128,8 @@ START_TEST(not_a_number_is_refused)
 }
 END_TEST
 
-/* One step maps a singular value s to s (c0 + c1 s^2 + c2 s^4 + …), whatever the vectors. A diagonal
- * input shows its singular values, so the answer is known by hand. */
+/* One step maps a singular value s to s (c0 + c1 s^2 + c2 s^4 + …), whatever the vectors. A
+ * diagonal input shows its singular values, so the answer is known by hand. */
 static const struct {
     const char *name;
     uint32_t rows, cols;
@@ -191,7 +191,7 @@ START_TEST(each_norm_divides_by_its_own)
         enum fire_normalize normalize;
         double eps, norm;
     } cases[] = {
-        { FIRE_NORMALIZE_AUTO, 0.0, 5.0 },     { FIRE_NORMALIZE_FROBENIUS, 0.0, 5.0 },
+        { FIRE_NORMALIZE_AUTO, 0.0, 5.0 },      { FIRE_NORMALIZE_FROBENIUS, 0.0, 5.0 },
         { FIRE_NORMALIZE_FROBENIUS, 1.0, 6.0 }, { FIRE_NORMALIZE_SPECTRAL, 0.0, 4.0 },
         { FIRE_NORMALIZE_SPECTRAL, 4.0, 8.0 },  { FIRE_NORMALIZE_SCHATTEN, 0.0, 0.0 },
     };
