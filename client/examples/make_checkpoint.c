@@ -23,7 +23,8 @@
 #define VOCABULARY   2048
 #define CONTEXT      256
 #define SEED_DEFAULT 1
-#define NOISE        1e-3 /* deviation of an entry outside the strong directions */
+#define SIGNAL       0.15 /* deviation of an entry, from the strong directions */
+#define NOISE        0.01 /* and from all others */
 #define NAME_BYTES   64
 
 enum fill { ZEROS, ONES, GAUSSIAN, COLLAPSED };
@@ -76,17 +77,16 @@ struct checkpoint {
     size_t count;
 };
 
-/* W = sum over k of s_k a_k b_k^T / rank + noise, with Gaussian a_k, b_k and s_k = 1 / sqrt(k). */
+/* W = SIGNAL / sqrt(rank) * (sum of a_k b_k^T over k < rank) + NOISE, everything Gaussian. */
 static void fill_collapsed(float *data, size_t rows, size_t cols, size_t rank,
                            struct fire_random *random)
 {
+    const double strength = SIGNAL / sqrt((double)rank);
     double right[4 * WIDTH];
 
     for (size_t i = 0; i < rows * cols; i++)
         data[i] = (float)(NOISE * fire_random_normal(random));
     for (size_t k = 0; k < rank; k++) {
-        const double strength = 1.0 / (sqrt((double)(k + 1)) * (double)rank);
-
         for (size_t j = 0; j < cols; j++)
             right[j] = fire_random_normal(random);
         for (size_t i = 0; i < rows; i++) {
