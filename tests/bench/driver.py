@@ -1,0 +1,204 @@
+"""deploy/bench: which bench, how many rounds, what was measured. README.md here tells the rest.
+
+Started by any Python; once it knows that there is something to run, it brings the release build up
+to date and starts itself again with the interpreter that has the peers.
+"""
+import argparse
+import importlib
+import json
+import math
+import os
+import pathlib
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+READY = "FIRED_BENCH_READY"  # set once build and interpreter are in place
+sys.path.insert(0, str(HERE.parent / "python"))
+
+BENCHES = {
+    "polar": "squares and rectangles against PyTorch's official loop, one core and all cores",
+    "small": "stacks of 8 to 128 and ResNet-18's taps against PyTorch looped and batched",
+    "model": "GPT-2-small- and ResNet-18-shaped files, read to written, against PyTorch",
+    "exact": "official, review and rust presets against PyTorch doing the same steps",
+    "peak": "products of the CPU path as a share of the measured FMA peak",
+    "memory": "working memory of one matrix, and a 4 GB sharded checkpoint",
+    "growth": "time per flop from 256 to 4096, and sizes beside their padded neighbour",
+    "determinism": "same bits for any number of threads, any batch, run after run",
+}
+
+
+class Context:
+    """What a bench may use: settings, workers, a temporary folder, and where records go."""
+
+    def __init__(self, arguments, build, temporary):
+        self.quick = arguments.quick
+        self.rounds = arguments.rounds
+        self.build = build
+        self.temporary = temporary
+        self.records = []
+        self.pairs = {}
+        self.cores = sorted(os.sched_getaffinity(0))
+
+    def core_sets(self):
+        """{"one core": {…}, "all cores": {…}}; one entry on a machine with one core."""
+        sets = {"one core": {self.cores[-1]}}
+        if len(self.cores) > 1:
+            sets["all cores"] = set(self.cores)
+        return sets
+
+    def workers(self, cores):
+        """(fired, PyTorch) on these cores, started on first use."""
+        from worker import Worker
+
+        key = tuple(sorted(cores))
+        if key not in self.pairs:
+            fire = Worker("worker_fire.py", cores)
+            peer = Worker("worker_torch.py", cores, {
+                # PyTorch's bf16 products die where oneDNN picks AMX; fp32 is not affected.
+                "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16",
+                "OMP_NUM_THREADS": str(len(cores)), "MKL_NUM_THREADS": str(len(cores))})
+            self.pairs[key] = (fire, peer)
+            fire.caps = fire.call("open")
+            peer.versions = peer.call("versions")
+        return self.pairs[key]
+
+    def forget(self):
+        """Drops the inputs every worker holds."""
+        for fire, peer in self.pairs.values():
+            fire.call("forget")
+            peer.call("forget")
+
+    def close(self):
+        for pair in self.pairs.values():
+            for worker in pair:
+                worker.close()
+
+    def round_count(self, normal, quick=None):
+        """Rounds of a case: the user's, or what the case asks for."""
+        return self.rounds or ((quick or normal) if self.quick else normal)
+
+    def report(self, record):
+        from record import line
+
+        self.records.append(record)
+        print("  " + line(record), flush=True)
+
+    def say(self, text):
+        print("  " + text, flush=True)
+
+
+def cpu_name():
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def geometric_mean(values):
+    return math.exp(sum(math.log(value) for value in values) / len(values))
+
+
+def parse(arguments):
+    parser = argparse.ArgumentParser(
+        prog="deploy/bench", description="Benchmarks of fired. Without a name: lists them.",
+        epilog="A ratio above 1 means fired is better. The release build is brought up to date and "
+               "the peers are installed into build/venv first; FIRED_BUILD names another build and "
+               "FIRED_BENCH_PYTHON an interpreter that has the peers, both then used as they are.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="a bench, or 'all'")
+    parser.add_argument("--quick", action="store_true",
+                        help="each bench within 50 s: drops the largest cases")
+    parser.add_argument("--rounds", type=int, metavar="N", help="rounds of every case")
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the records")
+    parser.add_argument("--strict", action="store_true", help="exit 1 when a bar is missed")
+    options = parser.parse_args(arguments)
+    names = list(BENCHES) if options.names == ["all"] else options.names
+    for name in names:
+        if name not in BENCHES:
+            parser.error(f"no bench is called {name}; there are: {', '.join(BENCHES)}")
+    if options.rounds is not None and options.rounds < 1:
+        parser.error(f"--rounds must be at least 1, got {options.rounds}")
+    options.names = names
+    return options
+
+
+def list_benches():
+    for name, summary in BENCHES.items():
+        print(f"{name:<12} {summary}")
+
+
+def header(context):
+    import inputs
+    import numpy
+
+    fire, peer = context.workers(set(context.cores))
+    caps = fire.caps
+    print(f"cpu      {cpu_name()}, {len(context.cores)} cores")
+    print(f"fired    {caps['version']}, path {caps['path']} ({caps['reason']})")
+    print(f"peers    torch {peer.versions['torch']}, numpy {numpy.__version__}, "
+          f"python {platform.python_version()}")
+    print(f"draws    seeds {', '.join(str(seed) for seed in inputs.SEEDS)}")
+
+
+def run(options):
+    build = pathlib.Path(os.environ["FIRED_BUILD"])
+    temporary = pathlib.Path(tempfile.mkdtemp(prefix="fired-bench-"))
+    context = Context(options, build, temporary)
+    try:
+        header(context)
+        for name in options.names:
+            print(f"{name}: {BENCHES[name]}", flush=True)
+            start = time.monotonic()
+            importlib.import_module(f"bench_{name}").run(context)
+            context.forget()
+            print(f"{name}: {time.monotonic() - start:.0f} s", flush=True)
+    finally:
+        context.close()
+        shutil.rmtree(temporary, ignore_errors=True)
+    if options.json:
+        options.json.write_text(json.dumps(context.records, indent=1) + "\n")
+    missed = [record for record in context.records if not record["ok"]]
+    print(f"{len(context.records)} cases, {len(context.records) - len(missed)} met their bar")
+    for record in missed:
+        print(f"  missed: {record['bench']} {record['case']} {record['peer']}")
+    return 1 if options.strict and missed else 0
+
+
+def prepare():
+    """Build and peers; does not return."""
+    environment = {**os.environ, READY: "1"}
+    if "FIRED_BUILD" not in os.environ:
+        print("deploy/bench: bringing build/release up to date", file=sys.stderr, flush=True)
+        environment["FIRED_BUILD"] = str(ROOT / "build" / "release")
+        subprocess.run(["cmake", "--preset", "release"], cwd=ROOT, check=True, stdout=sys.stderr)
+        subprocess.run(["cmake", "--build", "--preset", "release"], cwd=ROOT, check=True,
+                       stdout=sys.stderr)
+    python = os.environ.get("FIRED_BENCH_PYTHON")
+    if python is None:
+        subprocess.run([str(ROOT / "deploy" / "install-deps"), "--test"], check=True,
+                       stdout=sys.stderr)
+        python = str(ROOT / "build" / "venv" / "bin" / "python")
+    os.execve(python, [python, __file__, *sys.argv[1:]], environment)
+
+
+def main():
+    options = parse(sys.argv[1:])
+    if not options.names:
+        list_benches()
+        return 0
+    if READY not in os.environ:
+        try:
+            prepare()
+        except (subprocess.CalledProcessError, OSError) as failure:
+            print(f"deploy/bench: {failure}; what failed says why above", file=sys.stderr)
+            return 1
+    return run(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
