@@ -79,14 +79,18 @@ def slope(powers, s):
 
 def extremes(powers, lower, upper):
     """The points of (lower, upper) where p turns, ascending."""
-    ratio = (upper / lower).ln() / GRID
-    grid = [lower * (ratio * i).exp() for i in range(GRID)] + [upper]
+    ratio = ((upper / lower).ln() / GRID).exp()
+    grid = [lower]
+    while len(grid) < GRID:
+        grid.append(grid[-1] * ratio)
+    grid.append(upper)
     points = []
     for left, right in zip(grid, grid[1:]):
         sign = slope(powers, left) > 0
         if sign == (slope(powers, right) > 0):
             continue
-        while right - left > Number("1e-45") * right:
+        # p is flat where it turns: an error of 1e-25 here is one of 1e-50 in its value.
+        while right - left > Number("1e-25") * right:
             middle = (left + right) / 2
             if (slope(powers, middle) > 0) == sign:
                 left = middle
