@@ -366,7 +366,7 @@ static enum fire_status set_open_shards(int directory, const char *path, const c
 static enum fire_status index_load(int descriptor, struct safetensors_file *index, json_t **root,
                                    json_t **weight_map, struct fire_error *error)
 {
-    json_error_t problem;
+    enum fire_status status;
     struct stat about;
     ssize_t got;
 
@@ -384,14 +384,9 @@ static enum fire_status index_load(int descriptor, struct safetensors_file *inde
     if (got < 0)
         return safetensors_io_failed("read", index->path, errno, error);
     index->size = (uint64_t)got;
-    errno = 0;
-    *root = json_loadb((const char *)index->bytes, (size_t)got, JSON_REJECT_DUPLICATES, &problem);
-    if (!*root && (errno == ENOMEM || json_error_code(&problem) == json_error_out_of_memory))
-        return fire_fail_memory(error, index->size);
-    if (!*root)
-        return safetensors_damaged(index, NULL, error,
-                                   "it is not valid JSON near byte %d: %s; write or fetch it again",
-                                   problem.position, safetensors_shown(problem.text).text);
+    status = safetensors_json_load(index, index->bytes, (size_t)got, 0, root, error);
+    if (status != FIRE_OK)
+        return status;
     *weight_map = json_object_get(*root, "weight_map");
     if (!json_is_object(*weight_map))
         return safetensors_damaged(index, NULL, error,

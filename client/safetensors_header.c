@@ -3,7 +3,6 @@
  * Nothing in the header is believed. Each tensor's dtype, shape and offsets are checked against
  * each other, then all of them, sorted by offset, must tile the data exactly: no overlap, no hole,
  * nothing after the last. Only then do entries get pointers. */
-#include <errno.h>
 #include <jansson.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -336,7 +335,6 @@ static enum fire_status claims_tile(const struct safetensors_file *file, struct 
 static enum fire_status header_json(struct safetensors_file *file, json_t **root,
                                     struct fire_error *error)
 {
-    json_error_t problem;
     uint64_t header_bytes = 0;
     enum fire_status status;
 
@@ -359,18 +357,8 @@ static enum fire_status header_json(struct safetensors_file *file, json_t **root
                                    "its header does not begin with '{'; this is no safetensors "
                                    "file: convert it or fetch it again");
     file->data_start = SAFETENSORS_PREFIX_BYTES + header_bytes;
-    errno = 0;
-    *root = json_loadb((const char *)file->bytes + SAFETENSORS_PREFIX_BYTES, (size_t)header_bytes,
-                       JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &problem);
-    if (*root)
-        return FIRE_OK;
-    /* Some of jansson's allocation failures come out as syntax errors; errno tells. */
-    if (errno == ENOMEM || json_error_code(&problem) == json_error_out_of_memory)
-        return fire_fail_memory(error, header_bytes);
-    return safetensors_damaged(file, NULL, error,
-                               "its header is not valid JSON near byte %d: %s; the file is "
-                               "damaged: fetch or save it again",
-                               problem.position, safetensors_shown(problem.text).text);
+    return safetensors_json_load(file, file->bytes + SAFETENSORS_PREFIX_BYTES, (size_t)header_bytes,
+                                 JSON_ALLOW_NUL, root, error);
 }
 
 /* Copies every name into `file->names` and checks every claim by itself. */

@@ -1,11 +1,13 @@
 /* safetensors_internal: what the reader and the writer of safetensors share.
  *
- * Reading order: safetensors_header.c (one header -> entries, every check), safetensors.c (files
- * and directories -> a set), safetensors_output.c (one file, written under a temporary name),
- * safetensors_writer.c (a set -> files). Nothing outside these files includes this header. */
+ * Reading order: safetensors_header.c (one header -> entries, every check), safetensors_json.c (its
+ * JSON), safetensors.c (files and directories -> a set), safetensors_output.c (one file, written
+ * under a temporary name), safetensors_writer.c (a set -> files), safetensors_save.c (a new file).
+ * Nothing outside these files includes this header. */
 #ifndef FIRE_SAFETENSORS_INTERNAL_H
 #define FIRE_SAFETENSORS_INTERNAL_H
 
+#include <jansson.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 
@@ -65,6 +67,17 @@ struct safetensors_shown {
 };
 struct safetensors_shown safetensors_shown(const char *text);
 
+/* From here on, until the next begin, this thread's failed allocations inside jansson are told by
+ * safetensors_json_memory_failed(). */
+void safetensors_json_begin(void);
+bool safetensors_json_memory_failed(void);
+
+/* Parses all of `text` with duplicate keys refused and `flags` of jansson added. The caller ends
+ * `*root` with json_decref(); on failure it is NULL. `file` is for messages. */
+FIRE_NODISCARD enum fire_status safetensors_json_load(const struct safetensors_file *file,
+                                                      const void *text, size_t bytes, size_t flags,
+                                                      json_t **root, struct fire_error *error);
+
 /* Bytes of a tensor of `dtype_name` with `elements` elements. `dtype` is set when it is one of
  * ours. Fails with a message that names the tensor. */
 FIRE_NODISCARD enum fire_status safetensors_dtype_bytes(const struct safetensors_file *file,
@@ -93,6 +106,26 @@ enum fire_status safetensors_io_failed(const char *verb, const char *path, int r
                                        struct fire_error *error);
 
 bool safetensors_same_file(const struct safetensors_identity *identity, const struct stat *other);
+
+/* Where output goes: a name in a directory, a whole directory, or a stream. */
+struct safetensors_target {
+    int directory;        /* -1: none is open */
+    char *directory_path; /* for messages; owned */
+    char *name;           /* in it; owned; NULL for a stream and for a whole directory */
+    bool made;            /* we made the directory */
+    bool stream;          /* standard output, a pipe or a device */
+};
+
+#define SAFETENSORS_TARGET_NONE ((struct safetensors_target){ .directory = -1 })
+
+/* Both take a zeroed target, and leave one that may be released, whatever they return. The second
+ * makes the directory if it is missing. */
+FIRE_NODISCARD enum fire_status safetensors_target_file(struct safetensors_target *target,
+                                                        const char *path, struct fire_error *error);
+FIRE_NODISCARD enum fire_status safetensors_target_directory(struct safetensors_target *target,
+                                                             const char *path,
+                                                             struct fire_error *error);
+void safetensors_target_release(struct safetensors_target *target);
 
 /* One file on its way to disk. Zeroed with `file` = -1 it may be released. */
 struct safetensors_output {

@@ -1,6 +1,6 @@
-/* safetensors_output: one file on its way to disk.
+/* safetensors_output: where output goes, and one file on its way there.
  *
- * It is written under a temporary name beside its final one, so that a rename, which is atomic,
+ * A file is written under a temporary name beside its final one, so that a rename, which is atomic,
  * is all that is left when its bytes are safe. A stream (standard output, a pipe, a device) has no
  * name to give and gets its bytes at once, in order. */
 #define _GNU_SOURCE
@@ -17,6 +17,89 @@
 #define NAME_TRIES_MAX 100
 #define SUFFIX_LETTERS 6
 #define FLUSH_BYTES    (32ull << 20) /* dirty bytes after which the disk is set to work */
+
+void safetensors_target_release(struct safetensors_target *target)
+{
+    if (target->directory >= 0)
+        close(target->directory);
+    free(target->directory_path);
+    free(target->name);
+}
+
+/* Splits `path` and opens its directory. */
+static enum fire_status target_open_parent(struct safetensors_target *target, const char *path,
+                                           struct fire_error *error)
+{
+    const char *slash = strrchr(path, '/');
+    const char *name = slash ? slash + 1 : path;
+
+    if (name[0] == 0)
+        return safetensors_io_failed("write", path, EISDIR, error);
+    target->name = strdup(name);
+    if (!slash)
+        target->directory_path = strdup(".");
+    else
+        target->directory_path = strndup(path, slash == path ? 1 : (size_t)(slash - path));
+    if (!target->name || !target->directory_path)
+        return fire_fail_memory(error, strlen(path) + 2);
+    target->directory = open(target->directory_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (target->directory < 0)
+        return safetensors_io_failed("open the directory", target->directory_path, errno, error);
+    return FIRE_OK;
+}
+
+/* A single file, given by name. A link is followed: what it points to is replaced, not the link.
+ * Devices and pipes cannot be replaced, so they are written to. */
+enum fire_status safetensors_target_file(struct safetensors_target *target, const char *path,
+                                         struct fire_error *error)
+{
+    struct stat about;
+    enum fire_status status;
+    char *resolved;
+
+    target->stream = strcmp(path, "-") == 0;
+    if (target->stream)
+        return FIRE_OK;
+    if (stat(path, &about) == 0) {
+        if (S_ISDIR(about.st_mode))
+            return safetensors_io_failed("write", path, EISDIR, error);
+        target->stream = !S_ISREG(about.st_mode);
+        if (target->stream)
+            return FIRE_OK;
+    }
+    if (lstat(path, &about) != 0 || !S_ISLNK(about.st_mode))
+        return target_open_parent(target, path, error);
+    resolved = realpath(path, NULL);
+    if (!resolved)
+        return safetensors_io_failed("follow the link", path, errno, error);
+    status = target_open_parent(target, resolved, error);
+    free(resolved);
+    return status;
+}
+
+enum fire_status safetensors_target_directory(struct safetensors_target *target, const char *path,
+                                              struct fire_error *error)
+{
+    if (strcmp(path, "-") == 0)
+        return fire_fail(error, FIRE_BAD_REQUEST, "output",
+                         "a checkpoint of several files cannot go to standard output; give a "
+                         "directory");
+    target->directory_path = strdup(path);
+    if (!target->directory_path)
+        return fire_fail_memory(error, strlen(path) + 1);
+    target->made = mkdir(path, 0777) == 0;
+    if (!target->made && errno != EEXIST)
+        return safetensors_io_failed("make the directory", path, errno, error);
+    target->directory = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (target->directory < 0 && errno == ENOTDIR)
+        return fire_fail(error, FIRE_BAD_REQUEST, safetensors_shown(path).text,
+                         "%s is a file, but a checkpoint from a directory is written to a "
+                         "directory; give a directory",
+                         safetensors_shown(path).text);
+    if (target->directory < 0)
+        return safetensors_io_failed("open the directory", path, errno, error);
+    return FIRE_OK;
+}
 
 static enum fire_status output_failed(const struct safetensors_output *output, const char *verb,
                                       int reason, struct fire_error *error)
