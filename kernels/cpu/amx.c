@@ -32,6 +32,7 @@
 #else
 #include <immintrin.h>
 #define AMX_CODE __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl")))
+#define AMX_FLAT AMX_CODE __attribute__((always_inline)) /* `parts` is a constant in it */
 #endif
 
 #ifndef AMX_PRODUCT_TILE
@@ -180,8 +181,8 @@ AMX_CODE static inline __m512 remainder_of(__m512 value, __m512i bits)
 }
 
 /* A tile of 16 rows of 32 values from row-major memory, of which `rows` x `depth` exist. */
-AMX_CODE static void pack_rows(const float *from, size_t stride, uint32_t rows, uint32_t depth,
-                               uint32_t parts, uint8_t *to)
+AMX_FLAT static inline void pack_rows_of(const float *from, size_t stride, uint32_t rows,
+                                         uint32_t depth, uint32_t parts, uint8_t *to)
 {
     const __mmask16 first = mask_below(depth);
     const __mmask16 second = mask_below(within(16, depth, 16));
@@ -211,8 +212,8 @@ AMX_CODE static void pack_rows(const float *from, size_t stride, uint32_t rows, 
 }
 
 /* A tile of 16 rows of 16 pairs, pair p of column j being (from[2p][j], from[2p + 1][j]). */
-AMX_CODE static void pack_pairs(const float *from, size_t stride, uint32_t depth, uint32_t columns,
-                                uint32_t parts, uint8_t *to)
+AMX_FLAT static inline void pack_pairs_of(const float *from, size_t stride, uint32_t depth,
+                                          uint32_t columns, uint32_t parts, uint8_t *to)
 {
     const __mmask16 mask = mask_below(columns);
 
@@ -233,6 +234,28 @@ AMX_CODE static void pack_pairs(const float *from, size_t stride, uint32_t depth
             odd = remainder_of(odd, odd_bits);
         }
     }
+}
+
+AMX_CODE static void pack_rows(const float *from, size_t stride, uint32_t rows, uint32_t depth,
+                               uint32_t parts, uint8_t *to)
+{
+    if (parts == 1)
+        pack_rows_of(from, stride, rows, depth, 1, to);
+    else if (parts == 2)
+        pack_rows_of(from, stride, rows, depth, 2, to);
+    else
+        pack_rows_of(from, stride, rows, depth, 3, to);
+}
+
+AMX_CODE static void pack_pairs(const float *from, size_t stride, uint32_t depth, uint32_t columns,
+                                uint32_t parts, uint8_t *to)
+{
+    if (parts == 1)
+        pack_pairs_of(from, stride, depth, columns, 1, to);
+    else if (parts == 2)
+        pack_pairs_of(from, stride, depth, columns, 2, to);
+    else
+        pack_pairs_of(from, stride, depth, columns, 3, to);
 }
 
 /* Exchanges rows and columns of the tile's 16 x 16 pairs. First within 4 x 4 of them: after that
