@@ -173,12 +173,14 @@ static int entry_name_order(const void *left, const void *right)
 /* Every entry is in place: builds the order by name and refuses a name in two shards. */
 static enum fire_status set_finish(struct safetensors *set, struct fire_error *error)
 {
-    set->by_name = calloc(set->entry_count + 1, sizeof(*set->by_name));
+    const size_t each = sizeof(void *);
+
+    set->by_name = calloc(set->entry_count + 1, each);
     if (!set->by_name)
-        return fire_fail_memory(error, (set->entry_count + 1) * sizeof(*set->by_name));
+        return fire_fail_memory(error, (set->entry_count + 1) * each);
     for (size_t i = 0; i < set->entry_count; i++)
         set->by_name[i] = &set->entries[i];
-    qsort(set->by_name, set->entry_count, sizeof(*set->by_name), entry_name_order);
+    qsort(set->by_name, set->entry_count, each, entry_name_order);
     for (size_t i = 1; i < set->entry_count; i++) {
         const struct safetensors_entry *one = set->by_name[i - 1];
         const struct safetensors_entry *other = set->by_name[i];
@@ -195,12 +197,16 @@ static enum fire_status set_finish(struct safetensors *set, struct fire_error *e
 static enum fire_status set_allocate(struct safetensors **set, uint32_t file_count,
                                      struct fire_error *error)
 {
+    const size_t bytes = file_count * sizeof(struct safetensors_file);
+
+    FIRE_ASSERT(file_count > 0);
     *set = calloc(1, sizeof(**set));
-    if (!*set)
-        return fire_fail_memory(error, sizeof(**set));
-    (*set)->files = calloc(file_count, sizeof(*(*set)->files));
-    if (!(*set)->files)
-        return fire_fail_memory(error, file_count * sizeof(*(*set)->files));
+    if (*set)
+        (*set)->files = calloc(file_count, sizeof(struct safetensors_file));
+    if (!*set || !(*set)->files) {
+        fire_fail_memory(error, sizeof(**set) + bytes);
+        return FIRE_NO_MEMORY;
+    }
     (*set)->file_count = file_count;
     return FIRE_OK;
 }

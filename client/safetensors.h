@@ -17,15 +17,15 @@
 
 struct safetensors_entry {
     const char *name;
-    char dtype_name[16]; /* as in the file: "F32", "BF16", "I64", "F8_E4M3", … */
-    bool floating;       /* F64, F32, BF16, F16: `dtype` is valid */
-    enum fire_dtype dtype;
-    struct fire_shape shape; /* axes 0: a scalar */
-    bool too_many_axes;      /* over FIRE_AXES_MAX: shape is not valid, bytes are */
-    const void *data;        /* in the mapping; unaligned, 1-byte alignment only */
+    const void *data; /* in the mapping; unaligned, 1-byte alignment only */
     uint64_t bytes;
-    uint32_t file_index;  /* which shard */
-    uint64_t file_offset; /* of the data, from the start of that shard */
+    uint64_t file_offset;    /* of the data, from the start of that shard */
+    struct fire_shape shape; /* axes 0: a scalar */
+    char dtype_name[16];     /* as in the file: "F32", "BF16", "I64", "F8_E4M3", … */
+    enum fire_dtype dtype;
+    uint32_t file_index; /* which shard */
+    bool floating;       /* F64, F32, BF16, F16: `dtype` is valid */
+    bool too_many_axes;  /* over FIRE_AXES_MAX: shape is not valid, bytes are */
 };
 
 struct safetensors; /* an opened set */

@@ -3,6 +3,7 @@
  * Nothing in the header is believed. Each tensor's dtype, shape and offsets are checked against
  * each other, then all of them, sorted by offset, must tile the data exactly: no overlap, no hole,
  * nothing after the last. Only then do entries get pointers. */
+#define _GNU_SOURCE
 #include <jansson.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -58,7 +59,7 @@ struct safetensors_shown safetensors_shown(const char *text)
     struct safetensors_shown shown;
     size_t used = 0;
 
-    while (text[used] && used < SAFETENSORS_SHOWN_BYTES) {
+    while (used < SAFETENSORS_SHOWN_BYTES && text[used]) {
         const unsigned char byte = (unsigned char)text[used];
         const unsigned char next = (unsigned char)text[used + 1];
         /* U+0080 to U+009F are control characters too; their first byte is 0xc2. */
@@ -377,8 +378,7 @@ static enum fire_status claims_parse(struct safetensors_file *file, uint32_t fil
             status = metadata_check(file, value, error);
         } else {
             claims[count] = (struct claim){ .entry = { .name = name, .file_index = file_index } };
-            strcpy(name, key);
-            name += strlen(key) + 1;
+            name = stpcpy(name, key) + 1;
             status = claim_parse(file, value, &claims[count++], error);
         }
         if (status != FIRE_OK)

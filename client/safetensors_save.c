@@ -11,6 +11,7 @@
 /* The description of one tensor whose data begins at `begin`; NULL when memory is out. */
 static json_t *entry_json(const struct safetensors_entry *entry, uint64_t begin)
 {
+    const uint64_t end = begin + entry->bytes;
     json_t *info = json_object();
     json_t *shape = json_array();
     json_t *offsets = json_array();
@@ -19,7 +20,7 @@ static json_t *entry_json(const struct safetensors_entry *entry, uint64_t begin)
     for (uint32_t i = 0; i < entry->shape.axes; i++)
         failed |= json_array_append_new(shape, json_integer((json_int_t)entry->shape.size[i]));
     failed |= json_array_append_new(offsets, json_integer((json_int_t)begin));
-    failed |= json_array_append_new(offsets, json_integer((json_int_t)(begin + entry->bytes)));
+    failed |= json_array_append_new(offsets, json_integer((json_int_t)end));
     failed |= json_object_set_new(info, "dtype", json_string(entry->dtype_name));
     failed |= json_object_set_new(info, "shape", shape);
     failed |= json_object_set_new(info, "data_offsets", offsets);

@@ -131,8 +131,10 @@ static enum fire_status writer_allocate(const struct safetensors *set,
     struct safetensors_writer *writer = calloc(1, sizeof(*writer));
 
     *out = writer;
-    if (!writer)
-        return fire_fail_memory(error, sizeof(*writer));
+    if (!writer) {
+        fire_fail_memory(error, sizeof(*writer));
+        return FIRE_NO_MEMORY;
+    }
     writer->set = set;
     writer->target = SAFETENSORS_TARGET_NONE;
     writer->outputs = calloc(output_count, sizeof(*writer->outputs));
