@@ -16,6 +16,14 @@
 
 #define PRODUCT_PAD 16 /* elements: one AVX-512 register of f32, two of f64 */
 
+/* Which part of an operand is known to be non-zero. Elements outside it are zero in memory; the
+ * shape only says which products need not be computed. */
+enum product_shape {
+    PRODUCT_DENSE,
+    PRODUCT_LOWER, /* non-zero where column <= row */
+    PRODUCT_UPPER, /* non-zero where column >= row */
+};
+
 struct product {
     uint32_t m, n, k;
     const void *a; /* m x k, or k x m when a_transposed */
@@ -26,8 +34,11 @@ struct product {
     void *c; /* m x n; may not overlap a or b */
     size_t ldc;
     double alpha;
-    double beta; /* 0: C is not read */
-    bool upper;  /* only the blocks that touch j >= i are wanted (m == n) */
+    double beta;                /* 0: C is not read */
+    bool upper;                 /* only the blocks that touch j >= i are wanted (m == n) */
+    bool narrow;                /* f64 products only: A (transposed) and B are stored as f32 */
+    enum product_shape a_shape; /* of op(A), m x k */
+    enum product_shape b_shape; /* of B, k x n */
 };
 
 /* Computes rows [i0, i1) and columns [j0, j1) of C. `scratch` is the thread's own, scratch_bytes of

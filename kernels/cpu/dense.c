@@ -1,0 +1,389 @@
+#include "dense.h"
+
+#include <string.h>
+
+#include "status.h"
+
+/* Below this side one thread does everything: handing out work would cost more. */
+#define SERIAL_SIDE 160u
+#define PANEL_BYTES (3u << 20) /* a panel of rows in dense_multiply_rows() */
+
+size_t dense_stride(uint32_t cols)
+{
+    size_t stride = (cols + PRODUCT_PAD - 1) / PRODUCT_PAD * PRODUCT_PAD;
+
+    /* Rows a multiple of 512 bytes apart would share a few cache sets. */
+    return stride % 128 == 0 ? stride + PRODUCT_PAD : stride;
+}
+
+static uint32_t panel_rows(uint32_t cols)
+{
+    const size_t fit = PANEL_BYTES / (dense_stride(cols) * sizeof(double));
+
+    if (cols <= 512)
+        return 60;
+    return fit >= 192 ? 192 : fit >= 24 ? (uint32_t)(fit / 12 * 12) : 12;
+}
+
+size_t dense_scratch_bytes(const struct engine *engine, uint32_t cols)
+{
+    return engine->scratch_bytes + 2 * panel_rows(cols) * dense_stride(cols) * sizeof(double);
+}
+
+void crew_run(const struct crew *crew, uint32_t count, pool_task task, void *data)
+{
+    if (crew->pool) {
+        pool_run(crew->pool, count, task, data);
+        return;
+    }
+    for (uint32_t index = 0; index < count; index++)
+        task(data, index, crew->worker);
+}
+
+/* A product and its grid. */
+struct grid {
+    const struct crew *crew;
+    const struct product *product;
+    product_tile tile;
+    uint32_t tile_rows, tile_cols;
+    uint32_t columns; /* tiles in a row of them */
+};
+
+static void grid_task(void *data, uint32_t index, uint32_t worker)
+{
+    const struct grid *grid = data;
+    const struct product *product = grid->product;
+    const uint32_t i0 = index / grid->columns * grid->tile_rows;
+    const uint32_t j0 = index % grid->columns * grid->tile_cols;
+    const uint32_t i1 = i0 + grid->tile_rows < product->m ? i0 + grid->tile_rows : product->m;
+    const uint32_t j1 = j0 + grid->tile_cols < product->n ? j0 + grid->tile_cols : product->n;
+
+    if (product->upper && j1 <= i0)
+        return;
+    grid->tile(product, i0, i1, j0, j1, grid->crew->scratch[worker]);
+}
+
+void dense_product(const struct crew *crew, enum fire_dtype dtype, const struct product *product)
+{
+    struct grid grid = { .crew = crew, .product = product, .tile = crew_ops(crew, dtype)->tile };
+    const uint32_t side = product->m > product->n ? product->m : product->n;
+
+    grid.tile_rows = side <= SERIAL_SIDE ? side : side <= 512 ? 72 : side <= 1536 ? 144 : 192;
+    grid.tile_cols = side <= 256 ? 256 : side <= 1536 ? 256 : 512;
+    grid.columns = (product->n + grid.tile_cols - 1) / grid.tile_cols;
+    crew_run(crew, grid.columns * ((product->m + grid.tile_rows - 1) / grid.tile_rows), grid_task,
+             &grid);
+}
+
+void dense_gram(const struct crew *crew, enum fire_dtype dtype, bool narrow, const void *x,
+                size_t ldx, uint32_t rows, uint32_t cols, void *g, size_t ldg)
+{
+    const struct product product = {
+        .m = cols,
+        .n = cols,
+        .k = rows,
+        .a = x,
+        .lda = ldx,
+        .a_transposed = true,
+        .b = x,
+        .ldb = ldx,
+        .c = g,
+        .ldc = ldg,
+        .alpha = 1,
+        .upper = true,
+        .narrow = narrow,
+    };
+
+    dense_product(crew, dtype, &product);
+}
+
+void dense_symmetric_product(const struct crew *crew, enum fire_dtype dtype, uint32_t n,
+                             const void *a, const void *b, size_t ld, double alpha, double beta,
+                             void *c)
+{
+    /* a is symmetric: read as its own transpose it is walked along rows. */
+    const struct product product = {
+        .m = n,
+        .n = n,
+        .k = n,
+        .a = a,
+        .lda = ld,
+        .a_transposed = true,
+        .b = b,
+        .ldb = ld,
+        .c = c,
+        .ldc = ld,
+        .alpha = alpha,
+        .beta = beta,
+        .upper = true,
+    };
+
+    dense_product(crew, dtype, &product);
+}
+
+static char *at(const struct engine_ops *ops, void *base, size_t ld, uint32_t i, uint32_t j)
+{
+    return (char *)base + ((size_t)i * ld + j) * ops->element_bytes;
+}
+
+size_t dense_inverse_space(uint32_t n)
+{
+    const uint32_t half = (n / 2 + ENGINE_BASE) / ENGINE_BASE * ENGINE_BASE;
+    const size_t blocks = 2 * (size_t)(half + ENGINE_BASE) * dense_stride(half + ENGINE_BASE);
+    const size_t diagonals = (size_t)(n + 256) * 256; /* dense_inverse's diagonal tiles */
+
+    return blocks > diagonals ? blocks : diagonals;
+}
+
+/* z = L L^T in the upper triangle; leaves L^-1 in the lower one, zeros above. By halves:
+ *   [Z11 Z12]   U12 = L11^-1 Z12     Z22 <- Z22 - U12^T U12     T = U12^T L11^-1
+ *   [ .  Z22]   and then the lower left block of L^-1 is -L22^-1 T. */
+static bool invert_factor(const struct crew *crew, enum fire_dtype dtype, void *z, size_t ldz,
+                          uint32_t n, void *space)
+{
+    const struct engine_ops *ops = crew_ops(crew, dtype);
+    const struct crew alone = { crew->engine, NULL, crew->scratch, crew->worker };
+    const struct crew *who = n <= SERIAL_SIDE ? &alone : crew;
+
+    if (n <= ENGINE_BASE)
+        return ops->invert_base(z, ldz, n);
+
+    const uint32_t n1 = (n / 2 + ENGINE_BASE - 1) / ENGINE_BASE * ENGINE_BASE;
+    const uint32_t n2 = n - n1;
+    const size_t ld1 = dense_stride(n1), ld2 = dense_stride(n2);
+    void *z12 = at(ops, z, ldz, 0, n1);
+    void *z21 = at(ops, z, ldz, n1, 0);
+    void *z22 = at(ops, z, ldz, n1, n1);
+    void *t = space;                         /* n2 x n1, kept over the second recursion */
+    void *rest = at(ops, space, ld1, n2, 0); /* U12, and what the recursion needs */
+
+    if (!invert_factor(who, dtype, z, ldz, n1, space))
+        return false;
+    dense_product(who, dtype,
+                  &(struct product){ .m = n1,
+                                     .n = n2,
+                                     .k = n1,
+                                     .a = z,
+                                     .lda = ldz,
+                                     .a_shape = PRODUCT_LOWER,
+                                     .b = z12,
+                                     .ldb = ldz,
+                                     .c = rest,
+                                     .ldc = ld2,
+                                     .alpha = 1 });
+    dense_product(who, dtype,
+                  &(struct product){ .m = n2,
+                                     .n = n2,
+                                     .k = n1,
+                                     .a = rest,
+                                     .lda = ld2,
+                                     .a_transposed = true,
+                                     .b = rest,
+                                     .ldb = ld2,
+                                     .c = z22,
+                                     .ldc = ldz,
+                                     .alpha = -1,
+                                     .beta = 1,
+                                     .upper = true });
+    dense_product(who, dtype,
+                  &(struct product){ .m = n2,
+                                     .n = n1,
+                                     .k = n1,
+                                     .a = rest,
+                                     .lda = ld2,
+                                     .a_transposed = true,
+                                     .b = z,
+                                     .ldb = ldz,
+                                     .b_shape = PRODUCT_LOWER,
+                                     .c = t,
+                                     .ldc = ld1,
+                                     .alpha = 1 });
+    for (uint32_t i = 0; i < n1; i++)
+        memset(at(ops, z12, ldz, i, 0), 0, n2 * ops->element_bytes);
+    if (!invert_factor(who, dtype, z22, ldz, n2, rest))
+        return false;
+    dense_product(who, dtype,
+                  &(struct product){ .m = n2,
+                                     .n = n1,
+                                     .k = n2,
+                                     .a = z22,
+                                     .lda = ldz,
+                                     .a_shape = PRODUCT_LOWER,
+                                     .b = t,
+                                     .ldb = ld1,
+                                     .c = z21,
+                                     .ldc = ldz,
+                                     .alpha = -1 });
+    return true;
+}
+
+/* The tiles of L^-T L^-1. Tile (i, j), i < j, goes to the unused upper triangle at once; diagonal
+ * tiles wait in `side`, because other tiles still read L^-1 there. */
+struct squares {
+    const struct crew *crew;
+    const struct engine_ops *ops;
+    void *z;
+    size_t ldz;
+    uint32_t n;
+    uint32_t tile;
+    uint32_t tiles; /* in a row of them */
+    char *side;
+};
+
+static uint32_t square_tile(uint32_t n)
+{
+    return n <= SERIAL_SIDE ? (n + ENGINE_BASE - 1) / ENGINE_BASE * ENGINE_BASE
+           : n <= 512       ? 64
+           : n <= 1536      ? 128
+                            : 256;
+}
+
+static void squares_task(void *data, uint32_t index, uint32_t worker)
+{
+    const struct squares *squares = data;
+    const struct engine_ops *ops = squares->ops;
+    const uint32_t i0 = index / squares->tiles * squares->tile;
+    const uint32_t j0 = index % squares->tiles * squares->tile;
+    const uint32_t rows = i0 + squares->tile < squares->n ? squares->tile : squares->n - i0;
+    const uint32_t cols = j0 + squares->tile < squares->n ? squares->tile : squares->n - j0;
+    struct product product = {
+        .m = rows,
+        .n = cols,
+        .k = squares->n - j0,
+        .a = at(ops, squares->z, squares->ldz, j0, i0),
+        .lda = squares->ldz,
+        .a_transposed = true,
+        .b = at(ops, squares->z, squares->ldz, j0, j0),
+        .ldb = squares->ldz,
+        .b_shape = PRODUCT_LOWER,
+        .c = at(ops, squares->z, squares->ldz, i0, j0),
+        .ldc = squares->ldz,
+        .alpha = 1,
+    };
+
+    if (j0 < i0)
+        return;
+    if (i0 == j0) {
+        product.upper = true;
+        product.a_shape = PRODUCT_UPPER;
+        product.c = squares->side + (size_t)i0 * squares->tile * ops->element_bytes;
+        product.ldc = squares->tile;
+    }
+    ops->tile(&product, 0, rows, 0, cols, squares->crew->scratch[worker]);
+}
+
+bool dense_inverse(const struct crew *crew, enum fire_dtype dtype, void *z, size_t ldz, uint32_t n,
+                   void *space)
+{
+    const struct engine_ops *ops = crew_ops(crew, dtype);
+    const struct crew alone = { crew->engine, NULL, crew->scratch, crew->worker };
+    struct squares squares = {
+        .crew = crew, .ops = ops, .z = z, .ldz = ldz, .n = n, .tile = square_tile(n), .side = space
+    };
+
+    if (!invert_factor(crew, dtype, z, ldz, n, space))
+        return false;
+    squares.tiles = (n + squares.tile - 1) / squares.tile;
+    crew_run(n <= SERIAL_SIDE ? &alone : crew, squares.tiles * squares.tiles, squares_task,
+             &squares);
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t i0 = i / squares.tile * squares.tile;
+        const uint32_t end = i0 + squares.tile < n ? i0 + squares.tile : n;
+        const char *row = squares.side + (size_t)i * squares.tile * ops->element_bytes;
+
+        memcpy(at(ops, z, ldz, i, i), row + (i - i0) * ops->element_bytes,
+               (end - i) * ops->element_bytes);
+    }
+    return true;
+}
+
+struct mirror {
+    const struct engine_ops *ops;
+    void *g;
+    size_t ldg;
+    uint32_t n;
+};
+#define MIRROR_ROWS 64u
+
+static void mirror_task(void *data, uint32_t index, uint32_t worker)
+{
+    const struct mirror *mirror = data;
+    const uint32_t i0 = index * MIRROR_ROWS;
+
+    (void)worker;
+    mirror->ops->mirror(mirror->g, mirror->ldg, i0,
+                        i0 + MIRROR_ROWS < mirror->n ? i0 + MIRROR_ROWS : mirror->n);
+}
+
+void dense_mirror(const struct crew *crew, enum fire_dtype dtype, void *g, size_t ldg, uint32_t n)
+{
+    const struct crew alone = { crew->engine, NULL, crew->scratch, crew->worker };
+    struct mirror mirror = { crew_ops(crew, dtype), g, ldg, n };
+
+    crew_run(n <= 512 ? &alone : crew, (n + MIRROR_ROWS - 1) / MIRROR_ROWS, mirror_task, &mirror);
+}
+
+struct panels {
+    const struct crew *crew;
+    const struct dense_rows *rows;
+    uint32_t height;
+};
+
+static void convert_rows(const void *from, enum fire_dtype from_dtype, void *to,
+                         enum fire_dtype to_dtype, size_t count)
+{
+    if (from_dtype == to_dtype) {
+        memcpy(to, from, count * fire_dtype_bytes(to_dtype));
+    } else if (to_dtype == FIRE_F64) {
+        for (size_t i = 0; i < count; i++)
+            ((double *)to)[i] = (double)((const float *)from)[i];
+    } else {
+        for (size_t i = 0; i < count; i++)
+            ((float *)to)[i] = (float)((const double *)from)[i];
+    }
+}
+
+static void panel_task(void *data, uint32_t index, uint32_t worker)
+{
+    const struct panels *panels = data;
+    const struct dense_rows *rows = panels->rows;
+    const struct engine *engine = panels->crew->engine;
+    char *scratch = panels->crew->scratch[worker];
+    const uint32_t i0 = index * panels->height;
+    const uint32_t height = i0 + panels->height < rows->rows ? panels->height : rows->rows - i0;
+    const size_t count = height * rows->ld;
+    const char *x = (const char *)rows->x + i0 * rows->ld * fire_dtype_bytes(rows->x_dtype);
+    char *y = (char *)rows->y + i0 * rows->ld * fire_dtype_bytes(rows->y_dtype);
+    char *result = scratch + engine->scratch_bytes;
+    char *source = result + panels->height * rows->ld * sizeof(double);
+    struct product product = {
+        .m = height,
+        .n = rows->cols,
+        .k = rows->cols,
+        .a = x,
+        .lda = rows->ld,
+        .b = rows->m,
+        .ldb = rows->ld,
+        .c = result,
+        .ldc = rows->ld,
+        .alpha = 1,
+    };
+    const uint32_t step = 512;
+
+    if (rows->x_dtype != rows->dtype) {
+        convert_rows(x, rows->x_dtype, source, rows->dtype, count);
+        product.a = source;
+    }
+    memset(result, 0, count * fire_dtype_bytes(rows->dtype)); /* the padding must stay zero */
+    for (uint32_t j = 0; j < rows->cols; j += step)
+        crew_ops(panels->crew, rows->dtype)
+            ->tile(&product, 0, height, j, j + step < rows->cols ? j + step : rows->cols, scratch);
+    convert_rows(result, rows->dtype, y, rows->y_dtype, count);
+}
+
+void dense_multiply_rows(const struct crew *crew, const struct dense_rows *rows)
+{
+    struct panels panels = { crew, rows, panel_rows(rows->cols) };
+
+    crew_run(crew, (rows->rows + panels.height - 1) / panels.height, panel_task, &panels);
+}

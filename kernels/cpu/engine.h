@@ -1,0 +1,49 @@
+/* engine: the inner loops, compiled once for each instruction set.
+ *
+ * engine_body.h is the source; engine_portable.c, engine_avx2.c and engine_avx512.c compile it for
+ * their registers. isa.c says which of them this machine can run. */
+#ifndef FIRE_ENGINE_H
+#define FIRE_ENGINE_H
+
+#include "product.h"
+
+#define ENGINE_BASE 16u /* side of the blocks that are factored without recursion */
+
+/* The loops for one element type. Arrays are padded as product.h says. */
+struct engine_ops {
+    size_t element_bytes;
+    product_tile tile;
+
+    /* z is n x n, n <= ENGINE_BASE, upper triangle valid, z = L L^T. Leaves L^-1 in the lower
+     * triangle and zeros above it. Returns false when z is not positive definite. */
+    bool (*invert_base)(void *z, size_t ldz, uint32_t n);
+
+    /* Upper triangle of g <- factor * g + shift * I. */
+    void (*affine)(void *g, size_t ldg, uint32_t n, double factor, double shift);
+    /* Rows [i0, i1) of the lower triangle <- the upper one. */
+    void (*mirror)(void *g, size_t ldg, uint32_t i0, uint32_t i1);
+    /* Sums over the upper triangle of n x n `factor * g`: *dfi = ||g - I||_F^2, *square =
+     * ||g||_F^2, *trace. */
+    void (*sums)(const void *g, size_t ldg, uint32_t n, double factor, double *dfi, double *square,
+                 double *trace);
+    /* y = G x for the symmetric G whose upper triangle is stored; vectors padded like a row. */
+    void (*symmetric_vector)(const void *g, size_t ldg, uint32_t n, const void *x, void *y);
+    /* sum of x_i y_i in f64. */
+    double (*dot)(const void *x, const void *y, size_t n);
+};
+
+struct engine {
+    const char *name; /* "avx512" */
+    size_t scratch_bytes;
+    uint32_t mr, nr; /* register block of f32, for reports */
+    struct engine_ops f32;
+    struct engine_ops f64;
+};
+
+extern const struct engine engine_portable;
+#if defined(__x86_64__)
+extern const struct engine engine_avx2;
+extern const struct engine engine_avx512;
+#endif
+
+#endif

@@ -1,0 +1,461 @@
+/* engine_body: the inner loops for one element type and one register width.
+ *
+ * Included twice (f32, f64) by each engine_<isa>.c with these macros set:
+ *   T            float or double
+ *   TN(name)     the name with the type's suffix
+ *   VECTOR_BYTES register width
+ *   MR           rows of the register block; its columns are one or two vectors
+ *   KC           depth of a packed block
+ *
+ * The register block multiplies a column of A, broadcast one element at a time, with one or two
+ * vectors of a row of B. A row-major A is read in place; a transposed A and any B too large to stay
+ * in cache are packed first. */
+
+#define VL (VECTOR_BYTES / sizeof(T))
+typedef T TN(vec) __attribute__((vector_size(VECTOR_BYTES), may_alias));
+typedef T TN(vec_u) __attribute__((vector_size(VECTOR_BYTES), may_alias, aligned(4)));
+
+/* How A is walked: element (i, p) is a[i * row_stride + p * col_stride]. */
+struct TN(block) {
+    const T *a;
+    size_t a_row_stride;
+    size_t a_col_stride;
+    const T *b; /* row p at b + p * ldb */
+    size_t ldb;
+    T *c;
+    size_t ldc;
+    size_t k;
+    T alpha;
+    T beta;
+};
+
+/* C[0..mr) x [0..nv vectors) <- alpha A B + beta C. mr and nv are constants after inlining. */
+INLINE void TN(block_store)(const struct TN(block) * t, const TN(vec) sum[MR][2], const int mr,
+                            const int nv)
+{
+    UNROLL
+    for (int i = 0; i < mr; i++) {
+        UNROLL
+        for (int v = 0; v < nv; v++) {
+            TN(vec) *c = (TN(vec) *)(t->c + (size_t)i * t->ldc + (size_t)v * VL);
+            TN(vec) value = sum[i][v] * t->alpha;
+
+            if (t->beta != 0)
+                value += *c * t->beta;
+            *c = value;
+        }
+    }
+}
+
+/* A with unit row stride: packed panels and transposed operands. */
+INLINE void TN(block_columns)(const struct TN(block) * t, const int mr, const int nv)
+{
+    TN(vec) sum[MR][2] = { 0 };
+    const T *a = t->a;
+    const T *b = t->b;
+
+    for (size_t p = 0; p < t->k; p++) {
+        TN(vec) row[2];
+
+        UNROLL
+        for (int v = 0; v < nv; v++)
+            row[v] = *(const TN(vec) *)(b + (size_t)v * VL);
+        UNROLL
+        for (int i = 0; i < mr; i++) {
+            UNROLL
+            for (int v = 0; v < nv; v++)
+                sum[i][v] += row[v] * a[i];
+        }
+        a += t->a_col_stride;
+        b += t->ldb;
+    }
+    TN(block_store)(t, sum, mr, nv);
+}
+
+/* A with unit column stride: a row-major operand read in place. Three rows share a pointer, so that
+ * the address arithmetic fits the machine's addressing modes. */
+INLINE void TN(block_rows)(const struct TN(block) * t, const int mr, const int nv)
+{
+    TN(vec) sum[MR][2] = { 0 };
+    const size_t stride = t->a_row_stride;
+    const T *a[(MR + 2) / 3];
+    const T *b = t->b;
+
+    UNROLL
+    for (int i = 0; i < (mr + 2) / 3; i++)
+        a[i] = t->a + (size_t)(3 * i) * stride;
+    for (size_t p = 0; p < t->k; p++) {
+        TN(vec) row[2];
+
+        UNROLL
+        for (int v = 0; v < nv; v++)
+            row[v] = *(const TN(vec) *)(b + (size_t)v * VL);
+        UNROLL
+        for (int i = 0; i < mr; i++) {
+            const T element = a[i / 3][(size_t)(i % 3) * stride + p];
+
+            UNROLL
+            for (int v = 0; v < nv; v++)
+                sum[i][v] += row[v] * element;
+        }
+        b += t->ldb;
+    }
+    TN(block_store)(t, sum, mr, nv);
+}
+
+#define BLOCK(kind, mr)                                                                            \
+    static NOINLINE void TN(kind##_##mr##_1)(const struct TN(block) * t)                           \
+    {                                                                                              \
+        TN(block_##kind)(t, mr, 1);                                                                \
+    }                                                                                              \
+    static NOINLINE void TN(kind##_##mr##_2)(const struct TN(block) * t)                           \
+    {                                                                                              \
+        TN(block_##kind)(t, mr, 2);                                                                \
+    }
+#define BLOCKS(kind)                                                                               \
+    BLOCK(kind, 1) BLOCK(kind, 2) BLOCK(kind, 3) BLOCK(kind, 4) BLOCK(kind, 5) BLOCK(kind, 6)
+BLOCKS(columns)
+BLOCKS(rows)
+#if MR > 6
+#define BLOCKS_UPPER(kind)                                                                         \
+    BLOCK(kind, 7) BLOCK(kind, 8) BLOCK(kind, 9) BLOCK(kind, 10) BLOCK(kind, 11) BLOCK(kind, 12)
+BLOCKS_UPPER(columns)
+BLOCKS_UPPER(rows)
+#undef BLOCKS_UPPER
+#endif
+
+typedef void (*TN(block_function))(const struct TN(block) *);
+#define ENTRY(kind, mr)                                                                            \
+    {                                                                                              \
+        TN(kind##_##mr##_1), TN(kind##_##mr##_2)                                                   \
+    }
+#define ENTRIES(kind)                                                                              \
+    ENTRY(kind, 1), ENTRY(kind, 2), ENTRY(kind, 3), ENTRY(kind, 4), ENTRY(kind, 5), ENTRY(kind, 6)
+#if MR > 6
+#define ENTRIES_UPPER(kind)                                                                        \
+    , ENTRY(kind, 7), ENTRY(kind, 8), ENTRY(kind, 9), ENTRY(kind, 10), ENTRY(kind, 11),            \
+        ENTRY(kind, 12)
+#else
+#define ENTRIES_UPPER(kind)
+#endif
+/* [A by columns or by rows][mr - 1][nv - 1] */
+static const TN(block_function) TN(block_table)[2][MR][2] = {
+    { ENTRIES(columns) ENTRIES_UPPER(columns) },
+    { ENTRIES(rows) ENTRIES_UPPER(rows) },
+};
+#undef BLOCK
+#undef BLOCKS
+#undef ENTRY
+#undef ENTRIES
+#undef ENTRIES_UPPER
+
+#define NR ((uint32_t)(2 * VL))
+
+/* Rows p0.. of B, columns j0.., as panels of NR columns: panel after panel, row after row. A last
+ * panel of one vector is stored VL wide. */
+static void TN(pack_b)(const struct product *product, uint32_t p0, uint32_t kc, uint32_t j0,
+                       uint32_t width, T *packed)
+{
+    for (uint32_t j = 0; j < width; j += NR) {
+        const uint32_t columns = width - j < NR ? (uint32_t)VL : NR;
+
+        for (uint32_t p = 0; p < kc; p++) {
+            const size_t at = (size_t)(p0 + p) * product->ldb + j0 + j;
+
+            if (product->narrow) {
+                const float *source = (const float *)product->b + at;
+
+                for (uint32_t v = 0; v < columns; v++)
+                    packed[v] = (T)source[v];
+            } else {
+                memcpy(packed, (const T *)product->b + at, columns * sizeof(T));
+            }
+            packed += columns;
+        }
+    }
+}
+
+/* Columns i.. of the transposed A (k x m), rows p0.., as one panel of `rows` columns. */
+static void TN(pack_a)(const struct product *product, uint32_t p0, uint32_t kc, uint32_t i,
+                       uint32_t rows, T *packed)
+{
+    for (uint32_t p = 0; p < kc; p++) {
+        const size_t at = (size_t)(p0 + p) * product->lda + i;
+
+        if (product->narrow) {
+            const float *source = (const float *)product->a + at;
+
+            for (uint32_t r = 0; r < rows; r++)
+                packed[r] = (T)source[r];
+        } else {
+            const T *source = (const T *)product->a + at;
+
+            for (uint32_t r = 0; r < rows; r++)
+                packed[r] = source[r];
+        }
+        packed += rows;
+    }
+}
+
+/* One block of depth: every register block of the tile. `b` is B's panels, packed or in place. */
+struct TN(depth) {
+    uint32_t p0, kc;
+    uint32_t i0, i1, j0, j1;
+    const T *packed_b;
+    T *packed_a;
+    T beta;
+    bool pack_a;
+};
+
+/* All columns of the tile for rows [i, i + rows). */
+static void TN(row_of_blocks)(const struct product *product, const struct TN(depth) * depth,
+                              uint32_t i, uint32_t rows)
+{
+    struct TN(block) block = {
+        .k = depth->kc, .ldc = product->ldc, .alpha = (T)product->alpha, .beta = depth->beta
+    };
+    const int by_rows = !product->a_transposed;
+    const TN(block_function) *functions = TN(block_table)[by_rows][rows - 1];
+    const T *packed_b = depth->packed_b;
+    uint32_t j = depth->j0;
+
+    if (depth->pack_a) {
+        TN(pack_a)(product, depth->p0, depth->kc, i, rows, depth->packed_a);
+        block.a = depth->packed_a;
+        block.a_col_stride = rows;
+    } else if (by_rows) {
+        block.a = (const T *)product->a + (size_t)i * product->lda + depth->p0;
+        block.a_row_stride = product->lda;
+    } else {
+        block.a = (const T *)product->a + (size_t)depth->p0 * product->lda + i;
+        block.a_col_stride = product->lda;
+    }
+    while (j < depth->j1) {
+        const uint32_t columns = depth->j1 - j <= VL ? (uint32_t)VL : NR;
+
+        /* Blocks wholly below the diagonal are not wanted. */
+        if (!product->upper || j + columns > i) {
+            if (packed_b) {
+                block.b = packed_b;
+                block.ldb = columns;
+            } else {
+                block.b = (const T *)product->b + (size_t)depth->p0 * product->ldb + j;
+                block.ldb = product->ldb;
+            }
+            block.c = (T *)product->c + (size_t)i * product->ldc + j;
+            functions[columns == NR](&block);
+        }
+        if (packed_b)
+            packed_b += (size_t)columns * depth->kc;
+        j += columns;
+    }
+}
+
+/* Scratch: KC x NR-padded columns of B, then KC x MR of A. */
+static void TN(tile)(const struct product *product, uint32_t i0, uint32_t i1, uint32_t j0,
+                     uint32_t j1, void *scratch)
+{
+    const uint32_t width = (j1 - j0 + (uint32_t)VL - 1) / (uint32_t)VL * (uint32_t)VL;
+    const uint32_t chunks = (i1 - i0 + MR - 1) / MR;
+    struct TN(depth) depth = { .i0 = i0, .i1 = i1, .j0 = j0, .j1 = j0 + width };
+    uint32_t p_begin = 0, p_end = product->k;
+    bool first = true;
+
+    if (product->a_shape == PRODUCT_LOWER && i1 < p_end)
+        p_end = i1;
+    if (product->b_shape == PRODUCT_UPPER && j1 < p_end)
+        p_end = j1;
+    if (product->a_shape == PRODUCT_UPPER)
+        p_begin = i0;
+    if (product->b_shape == PRODUCT_LOWER && j0 > p_begin)
+        p_begin = j0;
+
+    /* Small operands stay in cache as they are; packing them would cost more than it gains. */
+    const bool pack = product->narrow || (size_t)(p_end - p_begin) * width > 128 * 128 ||
+                      (size_t)(p_end - p_begin) * product->ldb > 192 * 1024;
+    T *packed_b = scratch;
+
+    depth.packed_a = packed_b + (size_t)KC * ENGINE_TILE_COLUMNS_MAX;
+    depth.pack_a = product->a_transposed && pack;
+    for (uint32_t p = p_begin; p < p_end || first; p += depth.kc) {
+        depth.p0 = p;
+        depth.kc = p_end - p;
+        if (depth.kc > KC) /* two halves rather than a whole block and a sliver */
+            depth.kc = depth.kc < 2 * KC ? (depth.kc + 1) / 2 : KC;
+        depth.beta = first ? (T)product->beta : (T)1;
+        first = false;
+        if (pack)
+            TN(pack_b)(product, p, depth.kc, j0, width, packed_b);
+        depth.packed_b = pack ? packed_b : NULL;
+        for (uint32_t chunk = 0, i = i0; chunk < chunks; chunk++) {
+            const uint32_t rows = (i1 - i) / (chunks - chunk);
+
+            TN(row_of_blocks)(product, &depth, i, rows);
+            i += rows;
+        }
+        if (depth.kc == 0)
+            break;
+    }
+}
+
+/* Right-looking Cholesky of a small block, row by row, then the inverse of the lower factor. */
+static bool TN(invert_base)(void *data, size_t ldz, uint32_t n)
+{
+    T u[ENGINE_BASE][ENGINE_BASE] __attribute__((aligned(64))) = { 0 };
+    T inverse[ENGINE_BASE][ENGINE_BASE] __attribute__((aligned(64))) = { 0 };
+    T *z = data;
+
+    for (uint32_t i = 0; i < n; i++) {
+        for (uint32_t j = i; j < n; j++)
+            u[i][j] = z[i * ldz + j];
+    }
+    for (uint32_t p = 0; p < n; p++) {
+        T reciprocal;
+
+        if (!(u[p][p] > 0))
+            return false;
+        reciprocal = 1 / TN(root)(u[p][p]);
+        for (uint32_t j = 0; j < ENGINE_BASE; j++)
+            u[p][j] *= reciprocal;
+        for (uint32_t i = p + 1; i < n; i++) {
+            const T factor = u[p][i];
+
+            for (uint32_t j = 0; j < ENGINE_BASE; j++)
+                u[i][j] -= factor * u[p][j];
+        }
+        /* Row p of L^-1: (e_p - sum over q < p of L_pq inverse_q) / L_pp, with L_pq = u[q][p]. */
+        for (uint32_t q = 0; q < p; q++) {
+            const T factor = u[q][p];
+
+            for (uint32_t j = 0; j < ENGINE_BASE; j++)
+                inverse[p][j] -= factor * inverse[q][j];
+        }
+        for (uint32_t j = 0; j < ENGINE_BASE; j++)
+            inverse[p][j] *= reciprocal;
+        inverse[p][p] = reciprocal;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        for (uint32_t j = 0; j < n; j++)
+            z[i * ldz + j] = j <= i ? inverse[i][j] : 0;
+    }
+    return true;
+}
+
+static void TN(affine)(void *data, size_t ldg, uint32_t n, double factor, double shift)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        T *row = (T *)data + (size_t)i * ldg;
+        const T f = (T)factor;
+
+        for (uint32_t j = i; j < n; j++)
+            row[j] *= f;
+        row[i] += (T)shift;
+    }
+}
+
+static void TN(mirror)(void *data, size_t ldg, uint32_t i0, uint32_t i1)
+{
+    T *g = data;
+
+    for (uint32_t j0 = 0; j0 < i1; j0 += 16) {
+        for (uint32_t i = i0; i < i1; i++) {
+            const uint32_t end = j0 + 16 < i ? j0 + 16 : i;
+
+            for (uint32_t j = j0; j < end; j++)
+                g[i * ldg + j] = g[j * ldg + i];
+        }
+    }
+}
+
+static void TN(sums)(const void *data, size_t ldg, uint32_t n, double factor, double *dfi,
+                     double *square, double *trace)
+{
+    double dfi_off = 0, square_off = 0, dfi_diagonal = 0, square_diagonal = 0;
+
+    *trace = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const T *row = (const T *)data + (size_t)i * ldg;
+        const double diagonal = factor * (double)row[i];
+        double lane[8] = { 0 };
+        double row_square = 0;
+        uint32_t j = i + 1;
+
+        for (; j + 8 <= n; j += 8) {
+            for (uint32_t l = 0; l < 8; l++)
+                lane[l] += (double)row[j + l] * (double)row[j + l];
+        }
+        for (; j < n; j++)
+            row_square += (double)row[j] * (double)row[j];
+        for (uint32_t l = 0; l < 8; l++)
+            row_square += lane[l];
+        square_off += row_square;
+        dfi_diagonal += (diagonal - 1) * (diagonal - 1);
+        square_diagonal += diagonal * diagonal;
+        *trace += diagonal;
+    }
+    dfi_off = square_off = 2 * factor * factor * square_off;
+    *dfi = dfi_off + dfi_diagonal;
+    *square = square_off + square_diagonal;
+}
+
+static void TN(symmetric_vector)(const void *data, size_t ldg, uint32_t n, const void *x_data,
+                                 void *y_data)
+{
+    const T *x = x_data;
+    T *y = y_data;
+
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const T *row = (const T *)data + (size_t)i * ldg;
+        const T xi = x[i];
+        T lane[16] = { 0 };
+        T sum = row[i] * xi;
+        uint32_t j = i + 1;
+
+        for (; j + 16 <= n; j += 16) {
+            for (uint32_t l = 0; l < 16; l++) {
+                lane[l] += row[j + l] * x[j + l];
+                y[j + l] += row[j + l] * xi;
+            }
+        }
+        for (; j < n; j++) {
+            sum += row[j] * x[j];
+            y[j] += row[j] * xi;
+        }
+        for (uint32_t l = 0; l < 16; l++)
+            sum += lane[l];
+        y[i] += sum;
+    }
+}
+
+static double TN(dot)(const void *x_data, const void *y_data, size_t n)
+{
+    const T *x = x_data;
+    const T *y = y_data;
+    double lane[16] = { 0 };
+    double sum = 0;
+    size_t i = 0;
+
+    for (; i + 16 <= n; i += 16) {
+        for (size_t l = 0; l < 16; l++)
+            lane[l] += (double)x[i + l] * (double)y[i + l];
+    }
+    for (; i < n; i++)
+        sum += (double)x[i] * (double)y[i];
+    for (size_t l = 0; l < 16; l++)
+        sum += lane[l];
+    return sum;
+}
+
+#define OPS                                                                                        \
+    {                                                                                              \
+        .element_bytes = sizeof(T), .tile = TN(tile), .invert_base = TN(invert_base),              \
+        .affine = TN(affine), .mirror = TN(mirror), .sums = TN(sums),                              \
+        .symmetric_vector = TN(symmetric_vector), .dot = TN(dot),                                  \
+    }
+static const struct engine_ops TN(ops) = OPS;
+#undef OPS
+
+#undef VL
+#undef NR

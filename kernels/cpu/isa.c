@@ -1,0 +1,179 @@
+/* An engine is used only when CPUID (with the operating system's consent, XCR0) says that its
+ * instructions exist and a small product run in a child process has given the right numbers: some
+ * virtual machines announce what they cannot do, and die with SIGILL. */
+#include "isa.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+#define PROBE_SIDE   40u
+#define PROBE_STRIDE 48u
+
+enum finding { FINDING_WORKS, FINDING_NO_INSTRUCTIONS, FINDING_WRONG, FINDING_DIED };
+
+struct candidate {
+    const struct engine *engine;
+    bool (*announced)(void);
+    enum finding finding;
+};
+
+static bool always(void)
+{
+    return true;
+}
+
+#if defined(__x86_64__)
+static bool has_avx2(void)
+{
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+
+static bool has_avx512(void)
+{
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && has_avx2();
+}
+#endif
+
+/* Best last. */
+static struct candidate candidates[] = {
+    { &engine_portable, always, FINDING_WORKS },
+#if defined(__x86_64__)
+    { &engine_avx2, has_avx2, FINDING_WORKS },
+    { &engine_avx512, has_avx512, FINDING_WORKS },
+#endif
+};
+#define CANDIDATES (sizeof(candidates) / sizeof(candidates[0]))
+
+/* A product small enough for the child's stack, in both types, against plain loops. */
+static bool gives_right_numbers(const struct engine *engine)
+{
+    static float a[PROBE_SIDE * PROBE_STRIDE] __attribute__((aligned(64)));
+    static float c[PROBE_SIDE * PROBE_STRIDE] __attribute__((aligned(64)));
+    void *scratch = aligned_alloc(64, (engine->scratch_bytes + 63) / 64 * 64);
+    const struct product product = {
+        .m = PROBE_SIDE,
+        .n = PROBE_SIDE,
+        .k = PROBE_SIDE,
+        .a = a,
+        .lda = PROBE_STRIDE,
+        .b = a,
+        .ldb = PROBE_STRIDE,
+        .c = c,
+        .ldc = PROBE_STRIDE,
+        .alpha = 1,
+    };
+    bool right = scratch != NULL;
+
+    for (uint32_t i = 0; i < PROBE_SIDE; i++) {
+        for (uint32_t j = 0; j < PROBE_SIDE; j++)
+            a[i * PROBE_STRIDE + j] = (float)((i * 7 + j * 13) % 17) - 8;
+    }
+    if (right)
+        engine->f32.tile(&product, 0, PROBE_SIDE, 0, PROBE_SIDE, scratch);
+    for (uint32_t i = 0; i < PROBE_SIDE && right; i++) {
+        for (uint32_t j = 0; j < PROBE_SIDE; j++) {
+            float want = 0;
+
+            for (uint32_t p = 0; p < PROBE_SIDE; p++)
+                want += a[i * PROBE_STRIDE + p] * a[p * PROBE_STRIDE + j];
+            right = right && c[i * PROBE_STRIDE + j] == want; /* small integers: exact */
+        }
+    }
+    free(scratch);
+    return right;
+}
+
+static enum finding try_engine(const struct candidate *candidate)
+{
+    int status = 0;
+    pid_t child;
+
+    if (!candidate->announced())
+        return FINDING_NO_INSTRUCTIONS;
+    child = fork();
+    if (child == 0)
+        _exit(gives_right_numbers(candidate->engine) ? 0 : 1);
+    if (child < 0) /* no process to be had: trust CPUID */
+        return FINDING_WORKS;
+    while (waitpid(child, &status, 0) < 0)
+        ;
+    if (WIFSIGNALED(status))
+        return FINDING_DIED;
+    return WEXITSTATUS(status) == 0 ? FINDING_WORKS : FINDING_WRONG;
+}
+
+static void try_all(void)
+{
+    for (size_t i = 0; i < CANDIDATES; i++)
+        candidates[i].finding = try_engine(&candidates[i]);
+}
+
+static const char *finding_text(enum finding finding)
+{
+    switch (finding) {
+    case FINDING_WORKS: return "announced by CPUID, tried and right";
+    case FINDING_NO_INSTRUCTIONS: return "not announced by CPUID";
+    case FINDING_WRONG: return "tried, and its numbers are wrong";
+    case FINDING_DIED: return "tried, and it died";
+    }
+    return "unknown";
+}
+
+enum fire_status isa_choose(const char *path, const struct engine **engine, char *reason,
+                            size_t reason_bytes)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    const bool automatic = !path || strcmp(path, "auto") == 0;
+
+    pthread_once(&once, try_all);
+    *engine = NULL;
+    for (size_t i = CANDIDATES; i-- > 0;) {
+        const struct candidate *candidate = &candidates[i];
+
+        if (!automatic && strcmp(candidate->engine->name, path) != 0)
+            continue;
+        snprintf(reason, reason_bytes, "%s: %s", candidate->engine->name,
+                 finding_text(candidate->finding));
+        if (candidate->finding == FINDING_WORKS) {
+            *engine = candidate->engine;
+            return FIRE_OK;
+        }
+        if (!automatic)
+            return FIRE_NOT_FOUND;
+    }
+    snprintf(reason, reason_bytes, "no path is called %s; known are auto, portable, avx2, avx512",
+             path);
+    return FIRE_NOT_FOUND;
+}
+
+void isa_processor_name(char *name, size_t name_bytes)
+{
+    char text[52] = "unknown processor";
+
+#if defined(__x86_64__)
+    unsigned int word[4];
+
+    if (__get_cpuid_max(0x80000000u, NULL) >= 0x80000004u) {
+        for (unsigned int i = 0; i < 3; i++) {
+            __get_cpuid(0x80000002u + i, &word[0], &word[1], &word[2], &word[3]);
+            memcpy(text + 16 * i, word, 16);
+        }
+        text[48] = 0;
+    }
+#endif
+    const char *begin = text + strspn(text, " ");
+
+    snprintf(name, name_bytes, "%s", begin);
+}

@@ -1,0 +1,81 @@
+/* polar: one matrix to its polar factor, or through a given number of polynomial steps.
+ *
+ * polar.c chooses and runs steps until the DfI is below the target; polynomial.c runs the named
+ * polynomials exactly as their sources do; both work on the padded copy of the weights in a struct
+ * polar_space and leave Q there. */
+#ifndef FIRE_POLAR_H
+#define FIRE_POLAR_H
+
+#include "dense.h"
+#include "plan.h"
+#include "result.h"
+
+#define POLAR_METHOD_BYTES 64
+
+/* The working arrays for one matrix of a shape; reused from matrix to matrix. */
+struct polar_space {
+    uint32_t rows, cols;
+    size_t ld;
+    void *x;       /* rows x ld, f32 or f64 */
+    void *g;       /* cols x ld, f32 or f64: G, then what multiplies x */
+    void *inverse; /* dense_inverse_space() elements */
+    void *vectors; /* lanczos_space() elements */
+    void *gram[3]; /* cols x ld each, for iterating on the Gram side; NULL until needed */
+    size_t x_bytes, g_bytes;
+};
+
+void polar_space_release(struct polar_space *space);
+
+/* Makes room for `plan`'s matrices; keeps what fits already. On failure it is still releasable. */
+FIRE_NODISCARD enum fire_status polar_space_prepare(struct polar_space *space,
+                                                    const struct fire_plan *plan);
+
+/* One matrix on its way. */
+struct polar {
+    const struct crew *crew;
+    const struct fire_plan *plan;
+    struct polar_space *space;
+    const void *weights;   /* rows x cols as the slot has it */
+    double prescale;       /* power of two: x starts as weights * prescale */
+    double norm;           /* ||W||_F of the weights */
+    enum fire_dtype dtype; /* of x */
+
+    uint32_t steps;
+    char method[POLAR_METHOD_BYTES];
+    uint32_t rank_defect;
+    bool certified;  /* the DfI is below the target by a proven bound, not measured */
+    bool hard;       /* singular values near 1e-6 sigma_max or below were met */
+    bool gram_valid; /* space->g holds G of x, upper triangle */
+    double dfi;      /* of x, when gram_valid */
+    bool before_known;
+    struct fire_moment before;
+};
+
+/* Copies weights * prescale into space->x as `dtype`, padding zeroed. */
+void polar_load(struct polar *polar, enum fire_dtype dtype);
+
+/* G of x into space->g. */
+void polar_gram(struct polar *polar);
+
+/* x <- x m; m is in space->g, upper triangle, of type `m_dtype`. */
+void polar_apply(struct polar *polar, enum fire_dtype m_dtype);
+
+/* x from f64 to f32, in place. */
+void polar_narrow(struct polar *polar);
+
+/* Appends a step's name to the method. */
+void polar_note(struct polar *polar, const char *step);
+
+/* Fills polar->before from G of the weights, when statistics want it. */
+void polar_note_before(struct polar *polar, const void *g, enum fire_dtype dtype);
+
+FIRE_NODISCARD enum fire_status polar_converge(struct polar *polar);
+/* The same for what space->x holds already, in f64. */
+FIRE_NODISCARD enum fire_status polar_converge_loaded(struct polar *polar);
+FIRE_NODISCARD enum fire_status polar_polynomial(struct polar *polar);
+
+/* Fills the null space of a rank-deficient partial isometry x with a seeded orthogonal complement
+ * and converges again. */
+FIRE_NODISCARD enum fire_status polar_complete(struct polar *polar, uint64_t seed);
+
+#endif

@@ -1,0 +1,161 @@
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lanczos.h"
+#include "polar.h"
+#include "statistics.h"
+
+void polar_space_release(struct polar_space *space)
+{
+    free(space->x);
+    free(space->g);
+    free(space->inverse);
+    free(space->vectors);
+    for (int i = 0; i < 3; i++)
+        free(space->gram[i]);
+    memset(space, 0, sizeof(*space));
+}
+
+static void *room(size_t bytes)
+{
+    return aligned_alloc(64, (bytes + 63) / 64 * 64);
+}
+
+enum fire_status polar_space_prepare(struct polar_space *space, const struct fire_plan *plan)
+{
+    const size_t ld = dense_stride(plan->cols);
+    const size_t x_bytes = plan->rows * ld * sizeof(double);
+    const size_t g_bytes = plan->cols * ld * sizeof(double);
+
+    if (!space->x || x_bytes > space->x_bytes || g_bytes > space->g_bytes) {
+        polar_space_release(space);
+        space->x = room(x_bytes);
+        space->g = room(g_bytes);
+        space->inverse = room(dense_inverse_space(plan->cols) * sizeof(double));
+        space->vectors = room(lanczos_space(plan->cols) * sizeof(double));
+        if (!space->x || !space->g || !space->inverse || !space->vectors) {
+            polar_space_release(space);
+            return FIRE_NO_MEMORY;
+        }
+        space->x_bytes = x_bytes;
+        space->g_bytes = g_bytes;
+    }
+    space->rows = plan->rows;
+    space->cols = plan->cols;
+    space->ld = ld;
+    return FIRE_OK;
+}
+
+#define LOAD_ROWS 64u
+
+static void load_task(void *data, uint32_t index, uint32_t worker)
+{
+    const struct polar *polar = data;
+    const struct polar_space *space = polar->space;
+    const uint32_t end =
+        (index + 1) * LOAD_ROWS < space->rows ? (index + 1) * LOAD_ROWS : space->rows;
+    const float factor = (float)polar->prescale;
+
+    (void)worker;
+    for (uint32_t i = index * LOAD_ROWS; i < end; i++) {
+        const size_t from = (size_t)i * space->cols, to = i * space->ld;
+
+        if (polar->dtype == FIRE_F32) {
+            const float *w = (const float *)polar->weights + from;
+            float *x = (float *)space->x + to;
+
+            for (uint32_t j = 0; j < space->cols; j++)
+                x[j] = w[j] * factor;
+            memset(x + space->cols, 0, (space->ld - space->cols) * sizeof(x[0]));
+        } else {
+            double *x = (double *)space->x + to;
+
+            if (polar->plan->compute == FIRE_F64) {
+                for (uint32_t j = 0; j < space->cols; j++)
+                    x[j] = ((const double *)polar->weights + from)[j] * polar->prescale;
+            } else {
+                for (uint32_t j = 0; j < space->cols; j++)
+                    x[j] = (double)((const float *)polar->weights + from)[j] * polar->prescale;
+            }
+            memset(x + space->cols, 0, (space->ld - space->cols) * sizeof(x[0]));
+        }
+    }
+}
+
+void polar_load(struct polar *polar, enum fire_dtype dtype)
+{
+    polar->dtype = dtype;
+    polar->gram_valid = false;
+    crew_run(polar->crew, (polar->space->rows + LOAD_ROWS - 1) / LOAD_ROWS, load_task, polar);
+}
+
+void polar_gram(struct polar *polar)
+{
+    struct polar_space *space = polar->space;
+
+    dense_gram(polar->crew, polar->dtype, false, space->x, space->ld, space->rows, space->cols,
+               space->g, space->ld);
+}
+
+void polar_apply(struct polar *polar, enum fire_dtype m_dtype)
+{
+    struct polar_space *space = polar->space;
+
+    dense_mirror(polar->crew, m_dtype, space->g, space->ld, space->cols);
+    dense_multiply_rows(polar->crew, &(struct dense_rows){ .x = space->x,
+                                                           .x_dtype = polar->dtype,
+                                                           .y = space->x,
+                                                           .y_dtype = polar->dtype,
+                                                           .ld = space->ld,
+                                                           .rows = space->rows,
+                                                           .cols = space->cols,
+                                                           .m = space->g,
+                                                           .dtype = m_dtype });
+    polar->gram_valid = false;
+}
+
+void polar_narrow(struct polar *polar)
+{
+    struct polar_space *space = polar->space;
+    const double *from = space->x;
+    float *to = space->x;
+    const size_t count = space->rows * space->ld;
+
+    /* In place: element i is read before anything at or after its old bytes is written. The copy
+     * through a local keeps the two types from being seen as one object. */
+    for (size_t i = 0; i < count; i++) {
+        double wide;
+        float narrow;
+
+        memcpy(&wide, from + i, sizeof(wide));
+        narrow = (float)wide;
+        memcpy(to + i, &narrow, sizeof(narrow));
+    }
+    polar->dtype = FIRE_F32;
+    polar->gram_valid = false;
+}
+
+void polar_note(struct polar *polar, const char *step)
+{
+    const size_t used = strlen(polar->method);
+
+    if (used + strlen(step) + 2 > sizeof(polar->method))
+        return;
+    if (used)
+        strcat(polar->method, " ");
+    strcat(polar->method, step);
+}
+
+void polar_note_before(struct polar *polar, const void *g, enum fire_dtype dtype)
+{
+    const struct fire_plan *plan = polar->plan;
+    const struct fire_gram gram = { g, dtype, polar->space->ld, plan->cols,
+                                    1 / (polar->prescale * polar->prescale) };
+
+    if (polar->before_known || !(plan->statistics & FIRE_STATISTICS_BASIC))
+        return;
+    polar->before_known = true;
+    fire_moment_from_gram(&gram, plan->out, plan->in, &polar->before);
+    (void)fire_moment_spectral_norm(&gram, &polar->before);
+}

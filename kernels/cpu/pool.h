@@ -1,0 +1,29 @@
+/* pool: a fixed set of threads that deal out the tasks of one loop at a time.
+ *
+ * Which thread runs a task never changes what the task computes. Waiting threads spin for a moment
+ * and then block, so that a busy neighbour on the machine costs little. */
+#ifndef FIRE_POOL_H
+#define FIRE_POOL_H
+
+#include <stdint.h>
+
+#include "status.h"
+
+struct pool;
+
+/* Task `index` of the loop, run by thread `worker` (0 is the caller). */
+typedef void (*pool_task)(void *data, uint32_t index, uint32_t worker);
+
+/* `threads` counts the caller; 1 starts no thread. On failure `*pool` is NULL. */
+FIRE_NODISCARD enum fire_status pool_open(uint32_t threads, struct pool **pool);
+void pool_close(struct pool *pool); /* NULL is allowed */
+uint32_t pool_threads(const struct pool *pool);
+
+/* Runs tasks 0..count-1 and returns when all have finished. One caller at a time; a task must not
+ * call it. */
+void pool_run(struct pool *pool, uint32_t count, pool_task task, void *data);
+
+/* As many threads as the process may run on. */
+uint32_t pool_default_threads(void);
+
+#endif

@@ -1,0 +1,490 @@
+#include "slot.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "statistics.h"
+
+#define CHUNK_ROWS 64u
+
+/* A pass over the rows of a matrix in chunks that depend on its shape only; the partial sums are
+ * added up in order. */
+struct pass {
+    struct polar *polar;
+    void *weights;
+    double factor; /* see each pass */
+    double blend;
+    double *sums; /* one for each chunk */
+    void (*rows)(const struct pass *pass, uint32_t begin, uint32_t end, double *sum);
+};
+
+static void pass_task(void *data, uint32_t index, uint32_t worker)
+{
+    struct pass *pass = data;
+    const uint32_t rows = pass->polar->space->rows;
+    const uint32_t end = (index + 1) * CHUNK_ROWS < rows ? (index + 1) * CHUNK_ROWS : rows;
+
+    (void)worker;
+    pass->sums[index] = 0;
+    pass->rows(pass, index * CHUNK_ROWS, end, &pass->sums[index]);
+}
+
+/* Runs the pass and returns how many chunks there were. Their sums lie in the inverse's array,
+ * which is free between steps. */
+static uint32_t run_chunks(struct pass *pass)
+{
+    const uint32_t chunks = (pass->polar->space->rows + CHUNK_ROWS - 1) / CHUNK_ROWS;
+
+    pass->sums = pass->polar->space->inverse;
+    crew_run(pass->polar->crew, chunks, pass_task, pass);
+    return chunks;
+}
+
+static double run_pass(struct pass *pass)
+{
+    const uint32_t chunks = run_chunks(pass);
+    double total = 0;
+
+    for (uint32_t i = 0; i < chunks; i++)
+        total += pass->sums[i];
+    return total;
+}
+
+static double weight_at(const struct pass *pass, size_t index)
+{
+    return pass->polar->plan->compute == FIRE_F64 ? ((const double *)pass->weights)[index]
+                                                  : (double)((const float *)pass->weights)[index];
+}
+
+/* Here the "sum" is the largest |w| of the chunk. */
+static void rows_largest(const struct pass *pass, uint32_t begin, uint32_t end, double *sum)
+{
+    const size_t first = (size_t)begin * pass->polar->space->cols;
+    const size_t last = (size_t)end * pass->polar->space->cols;
+
+    if (pass->polar->plan->compute == FIRE_F64) {
+        for (size_t i = first; i < last; i++)
+            *sum = fmax(*sum, fabs(((const double *)pass->weights)[i]));
+    } else {
+        float lane[16] = { 0 };
+        const float *w = pass->weights;
+        size_t i = first;
+
+        for (; i + 16 <= last; i += 16) {
+            for (int l = 0; l < 16; l++) {
+                const float a = fabsf(w[i + (size_t)l]);
+
+                lane[l] = a > lane[l] ? a : lane[l];
+            }
+        }
+        for (; i < last; i++)
+            lane[0] = fmaxf(lane[0], fabsf(w[i]));
+        for (int l = 0; l < 16; l++)
+            *sum = fmax(*sum, (double)lane[l]);
+    }
+}
+
+static void rows_square(const struct pass *pass, uint32_t begin, uint32_t end, double *sum)
+{
+    const size_t first = (size_t)begin * pass->polar->space->cols;
+    const size_t last = (size_t)end * pass->polar->space->cols;
+    double lane[8] = { 0 };
+    size_t i = first;
+
+    for (; i + 8 <= last; i += 8) {
+        for (size_t l = 0; l < 8; l++) {
+            const double w = weight_at(pass, i + l) * pass->factor;
+
+            lane[l] += w * w;
+        }
+    }
+    for (; i < last; i++) {
+        const double w = weight_at(pass, i) * pass->factor;
+
+        lane[0] += w * w;
+    }
+    for (int l = 0; l < 8; l++)
+        *sum += lane[l];
+}
+
+static double x_at(const struct polar *polar, size_t index)
+{
+    return polar->dtype == FIRE_F64 ? ((const double *)polar->space->x)[index]
+                                    : (double)((const float *)polar->space->x)[index];
+}
+
+/* <Q, W>, which is the sum of the singular values. */
+static void rows_inner(const struct pass *pass, uint32_t begin, uint32_t end, double *sum)
+{
+    const struct polar_space *space = pass->polar->space;
+
+    for (uint32_t i = begin; i < end; i++) {
+        double row = 0;
+
+        for (uint32_t j = 0; j < space->cols; j++)
+            row +=
+                x_at(pass->polar, i * space->ld + j) * weight_at(pass, (size_t)i * space->cols + j);
+        *sum += row;
+    }
+}
+
+static double blended(const struct pass *pass, double q, double w)
+{
+    const double y = pass->blend * (pass->factor * q) + (1 - pass->blend) * w;
+
+    return fire_dtype_round(pass->polar->plan->output, y);
+}
+
+/* The new weights; the sum is the SFE. The plain case is written so that it vectorises. */
+static void rows_write(const struct pass *pass, uint32_t begin, uint32_t end, double *sum)
+{
+    const struct polar_space *space = pass->polar->space;
+    const bool plain = pass->blend == 1 && pass->polar->plan->output == FIRE_F32 &&
+                       pass->polar->plan->compute == FIRE_F32 && pass->polar->dtype == FIRE_F32;
+    const float factor = (float)pass->factor;
+
+    for (uint32_t i = begin; i < end; i++) {
+        double row = 0;
+
+        if (plain) {
+            float *w = (float *)pass->weights + (size_t)i * space->cols;
+            const float *q = (const float *)space->x + i * space->ld;
+            double lane[8] = { 0 };
+            uint32_t j = 0;
+
+            for (; j + 8 <= space->cols; j += 8) {
+                for (uint32_t l = 0; l < 8; l++) {
+                    const float y = factor * q[j + l];
+                    const double d = (double)y - (double)w[j + l];
+
+                    lane[l] += d * d;
+                    w[j + l] = y;
+                }
+            }
+            for (; j < space->cols; j++) {
+                const float y = factor * q[j];
+                const double d = (double)y - (double)w[j];
+
+                row += d * d;
+                w[j] = y;
+            }
+            for (uint32_t l = 0; l < 8; l++)
+                row += lane[l];
+        } else {
+            for (uint32_t j = 0; j < space->cols; j++) {
+                const size_t at = (size_t)i * space->cols + j;
+                const double w = weight_at(pass, at);
+                const double y = blended(pass, x_at(pass->polar, i * space->ld + j), w);
+
+                row += (y - w) * (y - w);
+                if (pass->polar->plan->compute == FIRE_F64)
+                    ((double *)pass->weights)[at] = y;
+                else
+                    ((float *)pass->weights)[at] = (float)y;
+            }
+        }
+        *sum += row;
+    }
+}
+
+static void measure(struct polar *polar)
+{
+    struct pass pass = { .polar = polar, .weights = (void *)polar->weights, .rows = rows_largest };
+    const uint32_t chunks = run_chunks(&pass);
+    double largest = 0;
+    int exponent = 0;
+
+    for (uint32_t i = 0; i < chunks; i++)
+        largest = fmax(largest, pass.sums[i]);
+
+    polar->prescale = 1;
+    polar->norm = 0;
+    if (largest == 0)
+        return;
+    (void)frexp(largest, &exponent);
+    polar->prescale = ldexp(1, -exponent);
+    pass.rows = rows_square;
+    pass.factor = polar->prescale;
+    polar->norm = sqrt(run_pass(&pass)) / polar->prescale;
+}
+
+/* ||H - H^T||_F / ||W||_F of H = Q^T W: one product. */
+static enum fire_status residual(struct polar *polar, double *value)
+{
+    struct polar_space *space = polar->space;
+    const size_t bytes = fire_dtype_bytes(polar->dtype);
+    const size_t count = space->rows * space->ld;
+    void *w = aligned_alloc(64, (count * bytes + 63) / 64 * 64);
+    void *x = space->x;
+    const double prescale = polar->prescale;
+    double sum = 0;
+
+    if (!w)
+        return FIRE_NO_MEMORY;
+    space->x = w;
+    polar->prescale = exp2(-ilogb(polar->norm));
+    polar_load(polar, polar->dtype);
+    space->x = x;
+    dense_product(polar->crew, polar->dtype,
+                  &(struct product){ .m = space->cols,
+                                     .n = space->cols,
+                                     .k = space->rows,
+                                     .a = x,
+                                     .lda = space->ld,
+                                     .a_transposed = true,
+                                     .b = w,
+                                     .ldb = space->ld,
+                                     .c = space->g,
+                                     .ldc = space->ld,
+                                     .alpha = 1 });
+    for (uint32_t i = 0; i < space->cols; i++) {
+        for (uint32_t j = i + 1; j < space->cols; j++) {
+            const size_t a = i * space->ld + j, b = j * space->ld + i;
+            const double d = polar->dtype == FIRE_F64
+                                 ? ((double *)space->g)[a] - ((double *)space->g)[b]
+                                 : (double)((float *)space->g)[a] - (double)((float *)space->g)[b];
+
+            sum += 2 * d * d;
+        }
+    }
+    *value = sqrt(sum) / (polar->norm * polar->prescale);
+    polar->prescale = prescale;
+    polar->gram_valid = false;
+    free(w);
+    return FIRE_OK;
+}
+
+/* x <- the written weights divided by `divisor`. */
+static void reload(struct polar *polar, const void *weights, double divisor)
+{
+    polar->weights = weights;
+    polar->prescale = 1 / divisor;
+    polar_load(polar, polar->plan->compute);
+}
+
+static void set_moment(struct polar *polar, double factor, struct fire_moment *moment)
+{
+    const struct fire_plan *plan = polar->plan;
+    const struct fire_gram gram = { polar->space->g, polar->dtype, polar->space->ld, plan->cols,
+                                    factor };
+
+    fire_moment_from_gram(&gram, plan->out, plan->in, moment);
+    (void)fire_moment_spectral_norm(&gram, moment);
+}
+
+static double measured_dfi(struct polar *polar)
+{
+    const struct fire_gram gram = { polar->space->g, polar->dtype, polar->space->ld,
+                                    polar->space->cols, 1 };
+
+    if (!polar->gram_valid)
+        polar_gram(polar);
+    polar->gram_valid = true;
+    return fire_gram_dfi(&gram);
+}
+
+static enum fire_status spectrum(const struct fire_plan *plan, const void *weights,
+                                 struct fire_moment *moment)
+{
+    double *values = malloc(plan->cols * sizeof(double));
+    struct fire_error error;
+    enum fire_status status = FIRE_NO_MEMORY;
+
+    if (values) {
+        status = fire_singular_values(weights, plan->compute, plan->rows, plan->cols, plan->cols, 1,
+                                      values, &error);
+        if (status == FIRE_OK)
+            fire_moment_from_singular_values(values, plan->cols, moment);
+    }
+    free(values);
+    return status;
+}
+
+/* c of W = c Q. */
+static double scale_of(struct polar *polar, void *weights)
+{
+    const struct fire_plan *plan = polar->plan;
+    struct pass pass = { .polar = polar, .weights = weights, .rows = rows_inner };
+
+    if (plan->scale == FIRE_SCALE_KEEP_NORM)
+        return plan->scale_factor * polar->norm / sqrt(plan->cols);
+    if (plan->scale == FIRE_SCALE_MEAN_SIGMA) {
+        /* Between steps the sums' array is free, and G is not needed any more. */
+        return plan->scale_factor * run_pass(&pass) / plan->cols;
+    }
+    return plan->scale_factor;
+}
+
+/* Statistics of what was written. `c` is the scale. */
+static void describe(struct polar *polar, void *weights, double c, struct fire_result *result)
+{
+    const struct fire_plan *plan = polar->plan;
+    const bool exact = plan->blend == 1 && plan->output == plan->compute;
+
+    if (!(plan->statistics & FIRE_STATISTICS_BASIC)) {
+        if (polar->gram_valid)
+            result->dfi_unscaled_after = polar->dfi;
+        result->converged = polar->gram_valid ? polar->dfi <= plan->target : polar->certified;
+        return;
+    }
+    result->before = polar->before;
+    if (!exact && plan->blend == 1 && c != 0)
+        reload(polar, weights, c); /* Q as the output's dtype holds it */
+    result->dfi_unscaled_after = measured_dfi(polar);
+    result->converged = result->dfi_unscaled_after <= plan->target;
+    if (plan->blend == 1 && c != 0) {
+        set_moment(polar, c * c, &result->after);
+    } else {
+        reload(polar, weights, 1);
+        polar_gram(polar);
+        set_moment(polar, 1, &result->after);
+    }
+    result->norm_preservation = result->after.norm / result->before.norm;
+}
+
+static enum fire_status project(struct polar *polar, struct fire_slot *slot)
+{
+    const struct fire_plan *plan = polar->plan;
+    struct fire_result *result = slot->result;
+    struct pass write = {
+        .polar = polar, .weights = slot->weights, .blend = plan->blend, .rows = rows_write
+    };
+    enum fire_status status =
+        plan->kind == FIRE_PLAN_CONVERGE ? polar_converge(polar) : polar_polynomial(polar);
+
+    if (status == FIRE_OK && polar->rank_defect && plan->complete)
+        status = polar_complete(polar, slot->seed);
+    if (status != FIRE_OK)
+        return status;
+    if (plan->statistics & FIRE_STATISTICS_RESIDUAL ||
+        (plan->statistics & FIRE_STATISTICS_BASIC && (plan->fast || polar->hard)))
+        status = residual(polar, &result->polar_residual);
+    if (status == FIRE_OK && plan->statistics & FIRE_STATISTICS_SPECTRUM)
+        status = spectrum(plan, slot->weights, &polar->before);
+    if (status != FIRE_OK)
+        return status;
+    write.factor = result->scale = scale_of(polar, slot->weights);
+    result->sfe = run_pass(&write);
+    result->sfe_relative = result->sfe / (polar->norm * polar->norm);
+    describe(polar, slot->weights, result->scale, result);
+    if (plan->statistics & FIRE_STATISTICS_SPECTRUM) {
+        const struct fire_moment *m = &polar->before;
+
+        result->before.spectral_norm = m->spectral_norm;
+        result->before.stable_rank = m->stable_rank;
+        result->before.effective_rank = m->effective_rank;
+        result->before.srank = m->srank;
+        result->before.condition = m->condition;
+        status = spectrum(plan, slot->weights, &result->after);
+    }
+    result->rank_defect = polar->rank_defect;
+    result->rank = plan->cols - polar->rank_defect;
+    result->steps = polar->steps;
+    snprintf(result->method, sizeof(result->method), "%s", polar->method);
+    return FIRE_OK;
+}
+
+static enum fire_status analyze(struct polar *polar, struct fire_slot *slot)
+{
+    const struct fire_plan *plan = polar->plan;
+    enum fire_status status = FIRE_OK;
+
+    polar_load(polar, plan->compute);
+    polar_gram(polar);
+    polar_note_before(polar, polar->space->g, polar->dtype);
+    slot->result->before = polar->before;
+    if (plan->statistics & FIRE_STATISTICS_SPECTRUM)
+        status = spectrum(plan, slot->weights, &slot->result->before);
+    snprintf(slot->result->method, sizeof(slot->result->method), "analyze");
+    return status;
+}
+
+/* The zero matrix has no direction: it maps to itself, or to a seeded isometry when completed. */
+static enum fire_status zero(struct polar *polar, struct fire_slot *slot)
+{
+    const struct fire_plan *plan = polar->plan;
+    struct fire_result *result = slot->result;
+    enum fire_status status = FIRE_OK;
+
+    polar_load(polar, plan->compute);
+    polar_gram(polar);
+    polar_note_before(polar, polar->space->g, polar->dtype);
+    polar->rank_defect = plan->cols;
+    if (plan->complete) {
+        polar_load(polar, FIRE_F64);
+        status = polar_complete(polar, slot->seed);
+    }
+    if (status != FIRE_OK)
+        return status;
+    polar_gram(polar);
+    polar->gram_valid = true;
+    struct pass write = {
+        .polar = polar, .weights = slot->weights, .blend = plan->blend, .rows = rows_write
+    };
+
+    write.factor = result->scale = scale_of(polar, slot->weights);
+    result->sfe = run_pass(&write);
+    describe(polar, slot->weights, result->scale, result);
+    result->rank_defect = polar->rank_defect;
+    result->rank = plan->cols - polar->rank_defect;
+    result->steps = polar->steps;
+    snprintf(result->method, sizeof(result->method), "%s",
+             plan->complete ? polar->method : "zero matrix");
+    return FIRE_OK;
+}
+
+static double milliseconds(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return 1e3 * (double)now.tv_sec + 1e-6 * (double)now.tv_nsec;
+}
+
+static void refuse(struct fire_result *result, enum fire_status status)
+{
+    result->action = FIRE_ACTION_REFUSED;
+    result->status = status;
+    snprintf(result->reason, sizeof(result->reason), "%s",
+             status == FIRE_NO_MEMORY ? "out of memory"
+                                      : "the iteration left the range of its numbers");
+}
+
+void slot_run(const struct crew *crew, const struct fire_plan *plan, struct polar_space *space,
+              struct fire_slot *slot)
+{
+    struct polar polar = { .crew = crew, .plan = plan, .space = space, .weights = slot->weights };
+    struct fire_result *result = slot->result;
+    const double begin = milliseconds();
+    enum fire_status status;
+
+    fire_result_init(result);
+    polar.before = result->before;
+    result->path = crew->engine->name;
+    result->matrices = 1;
+    status = polar_space_prepare(space, plan);
+    if (status != FIRE_OK) {
+        refuse(result, status);
+        return;
+    }
+    measure(&polar);
+    if (plan->kind == FIRE_PLAN_ANALYZE) {
+        status = analyze(&polar, slot);
+    } else if (polar.norm < plan->min_norm) {
+        result->action = FIRE_ACTION_SKIPPED;
+        result->status = FIRE_OK;
+        snprintf(result->reason, sizeof(result->reason), "norm %.3g below min_norm %.3g",
+                 polar.norm, plan->min_norm);
+        return;
+    } else {
+        status = polar.norm == 0 ? zero(&polar, slot) : project(&polar, slot);
+    }
+    result->action = FIRE_ACTION_PROJECTED;
+    result->status = FIRE_OK;
+    if (status != FIRE_OK)
+        refuse(result, status);
+    result->compute_ms = milliseconds() - begin;
+}
