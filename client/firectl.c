@@ -1,0 +1,179 @@
+/* firectl: finds the command and runs it. */
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "firectl.h"
+
+static const struct {
+    const char *name;
+    const char *summary;
+    enum firectl_exit (*run)(const struct firectl_args *args);
+} commands[FIRECTL_COMMAND_COUNT] = {
+    [FIRECTL_REINIT] = { "reinit", "project the weights of a checkpoint and write a new one",
+                         firectl_reinit },
+    [FIRECTL_ANALYZE] = { "analyze", "statistics of a checkpoint; nothing is written",
+                          firectl_analyze },
+    [FIRECTL_COMPARE] = { "compare", "what differs between two checkpoints, tensor by tensor",
+                          firectl_compare },
+    [FIRECTL_PRESETS] = { "presets", "list the presets, or every option of one", firectl_presets },
+    [FIRECTL_SELFTEST] = { "selftest",
+                           "check this machine's compute paths against the float64 "
+                           "reference",
+                           firectl_selftest },
+};
+
+/* Commands that need a daemon, which this version does not have: named so that the message can say
+ * so. */
+static const char *const daemon_commands[] = { "health", "status", "ping", "stat", "top", "drain" };
+#define DAEMON_COMMAND_COUNT (sizeof(daemon_commands) / sizeof(daemon_commands[0]))
+
+static volatile sig_atomic_t signal_seen;
+
+const char *firectl_command_name(enum firectl_command command)
+{
+    return commands[command].name;
+}
+
+const char *firectl_command_summary(enum firectl_command command)
+{
+    return commands[command].summary;
+}
+
+void firectl_say(const char *format, ...)
+{
+    va_list arguments;
+
+    fflush(stdout); /* keep the order people see on a terminal */
+    fputs("firectl: ", stderr);
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fputc('\n', stderr);
+}
+
+enum firectl_exit firectl_fail(const struct fire_error *error)
+{
+    firectl_say("%s", error->message[0] ? error->message : fire_status_name(error->status));
+    return FIRECTL_FAILED;
+}
+
+double firectl_now_s(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+int firectl_signal(void)
+{
+    return (int)signal_seen;
+}
+
+static void on_signal(int number)
+{
+    signal_seen = number;
+}
+
+void firectl_signals_init(void)
+{
+    /* A second signal kills at once: the first may wait for a long product. */
+    struct sigaction action = { .sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND };
+
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    signal(SIGPIPE, SIG_IGN); /* a closed pipe is an error to report, after cleaning up */
+}
+
+static void print_help(FILE *stream)
+{
+    fprintf(stream, "Usage: firectl COMMAND [OPTION...] [FILE...]\n"
+                    "Restores the plasticity of neural networks: replaces weight matrices by their "
+                    "nearest isometry.\n\nCommands:\n");
+    for (size_t i = 0; i < FIRECTL_COMMAND_COUNT; i++)
+        fprintf(stream, "  %-10s %s\n", commands[i].name, commands[i].summary);
+    fprintf(stream,
+            "\nfirectl COMMAND --help says more about one of them; firectl --version is %s.\n"
+            "This version computes in its own process; there is no daemon to talk to yet.\n\n"
+            "Examples:\n"
+            "  firectl reinit model.safetensors -o new.safetensors\n"
+            "  firectl reinit checkpoint/ -o new/ --arch llama --only qk\n"
+            "  firectl analyze model.safetensors --spectrum --json\n"
+            "  firectl compare model.safetensors new.safetensors\n"
+            "  firectl presets official-gpt\n\n"
+            "Exit codes: 0 done; 1 failure; 2 wrong usage; 3 a --fail-if threshold was crossed.\n",
+            FIRE_VERSION);
+}
+
+static enum firectl_exit unknown_command(const char *word)
+{
+    const char *names[FIRECTL_COMMAND_COUNT];
+    const char *near;
+
+    for (size_t i = 0; i < DAEMON_COMMAND_COUNT; i++) {
+        if (strcmp(word, daemon_commands[i]) == 0) {
+            firectl_say("'%s' asks a daemon, and this version has none; reinit, analyze, compare, "
+                        "presets and selftest compute in this process",
+                        word);
+            return FIRECTL_USAGE;
+        }
+    }
+    for (size_t i = 0; i < FIRECTL_COMMAND_COUNT; i++)
+        names[i] = commands[i].name;
+    near = fire_nearest_name(word, names, FIRECTL_COMMAND_COUNT);
+    if (near)
+        firectl_say("unknown command '%s', did you mean '%s'?", word, near);
+    else
+        firectl_say("unknown command '%s'; firectl --help lists them", word);
+    return FIRECTL_USAGE;
+}
+
+static enum firectl_exit run_command(enum firectl_command command, int argc, char **argv)
+{
+    struct firectl_args args = { 0 };
+    enum firectl_exit code = firectl_args_parse(command, argc, argv, &args);
+
+    if (code == FIRECTL_DONE)
+        code = commands[command].run(&args);
+    firectl_args_release(&args);
+    if (code == FIRECTL_DONE && (fflush(stdout) != 0 || ferror(stdout))) {
+        firectl_say("could not write to standard output: %s", strerror(errno));
+        code = FIRECTL_FAILED;
+    }
+    if (firectl_signal())
+        return (enum firectl_exit)(128 + firectl_signal());
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    const char *word = argc > 1 ? argv[1] : NULL;
+
+    if (!word) {
+        print_help(stderr);
+        return FIRECTL_USAGE;
+    }
+    if (strcmp(word, "--help") == 0 || strcmp(word, "-?") == 0 || strcmp(word, "help") == 0 ||
+        strcmp(word, "-h") == 0) {
+        print_help(stdout);
+        return fflush(stdout) == 0 ? FIRECTL_DONE : FIRECTL_FAILED;
+    }
+    if (strcmp(word, "--version") == 0 || strcmp(word, "-V") == 0) {
+        printf("firectl %s\n", fire_version());
+        return fflush(stdout) == 0 ? FIRECTL_DONE : FIRECTL_FAILED;
+    }
+    if (word[0] == '-') {
+        firectl_say("expected a command before '%s'; firectl --help lists them", word);
+        return FIRECTL_USAGE;
+    }
+    for (size_t i = 0; i < FIRECTL_COMMAND_COUNT; i++) {
+        if (strcmp(word, commands[i].name) == 0)
+            return (int)run_command((enum firectl_command)i, argc - 1, argv + 1);
+    }
+    return (int)unknown_command(word);
+}

@@ -1,0 +1,176 @@
+/* firectl_analyze: statistics of what reinit would project. A tensor with a fault does not stop the
+ * others; the exit code tells. */
+#include <stdlib.h>
+
+#include "firectl.h"
+
+struct run {
+    const struct firectl_args *args;
+    struct safetensors *set;
+    struct firectl_tasks tasks;
+    struct firectl_inputs inputs;
+    struct fire_client *client;
+    struct firectl_thresholds *thresholds;
+    struct firectl_report report;
+    struct firectl_progress progress;
+    struct firectl_window window;
+    double started_s;
+};
+
+static enum fire_status check_stop(const struct run *run, struct fire_error *error)
+{
+    if (firectl_signal())
+        return fire_fail(error, FIRE_CANCELLED, NULL, "interrupted by signal %d", firectl_signal());
+    if (run->args->deadline_s > 0.0 && firectl_now_s() - run->started_s > run->args->deadline_s)
+        return fire_fail(error, FIRE_TOO_LATE, "deadline", "the deadline of %g s has passed",
+                         run->args->deadline_s);
+    return FIRE_OK;
+}
+
+static enum fire_status run_window(struct run *run, struct fire_error *error)
+{
+    struct firectl_window *window = &run->window;
+    struct fire_error refusal = { 0 };
+    enum fire_status status = check_stop(run, error);
+    uint64_t refused = 0;
+
+    if (status != FIRE_OK || window->count == 0)
+        return status;
+    status = fire_client_analyze(run->client, window->tensors, window->count,
+                                 firectl_statistics(run->args), &refusal);
+    firectl_progress_clear(&run->progress);
+    for (size_t i = 0; i < window->count; i++) {
+        struct firectl_task *task = window->tasks[i];
+
+        task->result = window->tensors[i].result;
+        if (window->tensors[i].error.status != FIRE_OK) {
+            firectl_say("%s", window->tensors[i].error.message);
+            refused++;
+        }
+        task->finished = true;
+        safetensors_done_with(run->set, task->entry);
+        firectl_progress_add(&run->progress, task->entry->bytes);
+    }
+    firectl_window_clear(window);
+    firectl_progress_clear(&run->progress);
+    firectl_report_ready(&run->report, &run->tasks);
+    if (status != FIRE_OK && refused == 0) { /* the call itself failed */
+        *error = refusal;
+        return status;
+    }
+    return FIRE_OK;
+}
+
+static enum fire_status run_tasks(struct run *run, struct fire_error *error)
+{
+    enum fire_status status = FIRE_OK;
+
+    for (size_t i = 0; status == FIRE_OK && i < run->tasks.count; i++) {
+        struct firectl_task *task = &run->tasks.items[i];
+
+        /* A tied pair is one weight, and a weight to be reset has statistics too: all of them are
+         * analyzed for themselves. */
+        if (task->kind == FIRECTL_TIED || (task->kind == FIRECTL_RESET && task->entry->floating &&
+                                           task->entry->shape.axes >= 2)) {
+            task->kind = FIRECTL_PROJECT;
+            task->reason[0] = '\0';
+        }
+        if (task->kind != FIRECTL_PROJECT) {
+            task->kind = FIRECTL_SKIP;
+            task->finished = true;
+            firectl_progress_add(&run->progress, task->entry->bytes);
+            continue;
+        }
+        status = firectl_window_add(&run->window, task, &run->inputs, run->args, error);
+        if (status == FIRE_OK && firectl_window_full(&run->window))
+            status = run_window(run, error);
+    }
+    if (status == FIRE_OK)
+        status = run_window(run, error);
+    firectl_report_ready(&run->report, &run->tasks);
+    return status;
+}
+
+/* Initial weights are not needed to look at the present ones. */
+static enum fire_status open_inputs(struct run *run, struct fire_error *error)
+{
+    for (size_t i = 0; i < run->tasks.count; i++) {
+        if (run->tasks.items[i].kind == FIRECTL_RESET)
+            run->tasks.items[i].kind =
+                run->tasks.items[i].entry->shape.axes >= 2 ? FIRECTL_PROJECT : FIRECTL_SKIP;
+    }
+    return firectl_inputs_open(&run->inputs, run->args, &run->tasks, error);
+}
+
+static enum fire_status open_all(struct run *run, struct fire_error *error)
+{
+    const struct fire_local_settings settings = { .threads = run->args->threads,
+                                                  .path = run->args->path };
+    enum fire_status status = safetensors_open(run->args->inputs[0], &run->set, error);
+
+    if (status == FIRE_OK)
+        status = firectl_tasks_init(&run->tasks, run->args, run->set, error);
+    if (status == FIRE_OK)
+        status = open_inputs(run, error);
+    if (status == FIRE_OK)
+        status = fire_client_open_local(&settings, &run->client, error);
+    return status;
+}
+
+static enum firectl_exit compute(struct run *run)
+{
+    struct firectl_summary summary = { .args = run->args, .tasks = &run->tasks };
+    struct fire_error error = { 0 };
+    struct fire_caps caps = { 0 };
+    enum firectl_exit code = FIRECTL_DONE;
+    enum firectl_exit reported;
+    uint64_t total = 0;
+
+    fire_client_caps(run->client, &caps);
+    for (size_t i = 0; i < run->tasks.count; i++)
+        total += run->tasks.items[i].entry->bytes;
+    firectl_progress_init(&run->progress, run->args, total);
+    firectl_report_init(&run->report, run->args, run->set, run->thresholds);
+    firectl_window_init(&run->window, false);
+    if (run_tasks(run, &error) != FIRE_OK) {
+        firectl_progress_clear(&run->progress);
+        code = firectl_fail(&error);
+    }
+    firectl_progress_clear(&run->progress);
+    summary.caps = &caps;
+    summary.seconds = firectl_now_s() - run->started_s;
+    reported = firectl_report_end(&run->report, &summary);
+    if (run->report.refused > 0)
+        code = FIRECTL_FAILED;
+    if (code == FIRECTL_DONE)
+        code = reported;
+    if (code == FIRECTL_DONE)
+        code = firectl_thresholds_exit(run->thresholds);
+    return code;
+}
+
+enum firectl_exit firectl_analyze(const struct firectl_args *args)
+{
+    struct run run = { .args = args, .started_s = firectl_now_s() };
+    struct fire_options options;
+    struct fire_error error = { 0 };
+    enum firectl_exit code = FIRECTL_DONE;
+
+    if (firectl_base_options(args, &options, &error) != FIRE_OK ||
+        firectl_thresholds_open(&args->thresholds, &run.thresholds, &error) != FIRE_OK) {
+        firectl_fail(&error);
+        return error.status == FIRE_NO_MEMORY ? FIRECTL_FAILED : FIRECTL_USAGE;
+    }
+    firectl_signals_init();
+    if (open_all(&run, &error) != FIRE_OK)
+        code = firectl_fail(&error);
+    else
+        code = compute(&run);
+    firectl_window_release(&run.window);
+    firectl_inputs_close(&run.inputs);
+    firectl_tasks_release(&run.tasks);
+    firectl_thresholds_close(run.thresholds);
+    fire_client_close(run.client);
+    safetensors_close(run.set);
+    return code;
+}

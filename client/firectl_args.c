@@ -1,0 +1,447 @@
+/* firectl_args: the options of every command, in one table; parsing, --help and the check for
+ * misspelt options come from it. --target, --steps, --seed and --state-policy are other ways to
+ * write --set, so the order in which they are given decides, as it does among --set. */
+#include <argp.h>
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "firectl.h"
+
+enum {
+    KEY_PRESET = 256,
+    KEY_SET,
+    KEY_TARGET,
+    KEY_STEPS,
+    KEY_INCLUDE,
+    KEY_EXCLUDE,
+    KEY_ARCH,
+    KEY_ONLY,
+    KEY_SPECTRUM,
+    KEY_RESIDUAL,
+    KEY_TIE,
+    KEY_INIT,
+    KEY_ACTIVATIONS,
+    KEY_GRADIENTS,
+    KEY_STATE,
+    KEY_STATE_OUT,
+    KEY_STATE_POLICY,
+    KEY_SEED,
+    KEY_THREADS,
+    KEY_PATH,
+    KEY_DEADLINE,
+    KEY_PER_MATRIX,
+    KEY_JSON,
+    KEY_DRY_RUN,
+    KEY_FAIL_IF,
+    KEY_NO_COLOR,
+    KEY_LOCAL,
+    KEY_ADDR,
+    KEY_OUTPUT = 'o',
+    KEY_QUIET = 'q',
+};
+
+#define R (1u << FIRECTL_REINIT)
+#define A (1u << FIRECTL_ANALYZE)
+#define C (1u << FIRECTL_COMPARE)
+#define P (1u << FIRECTL_PRESETS)
+#define S (1u << FIRECTL_SELFTEST)
+
+/* clang-format off */
+static const struct {
+    const char *name;
+    int key;
+    const char *value; /* NULL: takes none */
+    uint32_t commands;
+    const char *meaning;
+} rows[] = {
+    { "output", KEY_OUTPUT, "OUT", R, "the file, directory or - to write" },
+    { "dry-run", KEY_DRY_RUN, NULL, R, "compute and report everything, write nothing" },
+    { "preset", KEY_PRESET, "NAME", R | A, "a bundle of options (firectl presets); default fire" },
+    { "set", KEY_SET, "[GLOB:]KEY=VALUE", R | A | C,
+      "set one option, for matching tensors only if GLOB is given; later ones win" },
+    { "target", KEY_TARGET, "DFI", R, "the same as --set target=DFI" },
+    { "steps", KEY_STEPS, "N", R, "the same as --set steps=N" },
+    { "seed", KEY_SEED, "N", R, "the same as --set seed=N" },
+    { "arch", KEY_ARCH, "NAME", R | A | C,
+      "auto, gpt2, llama, vit, resnet, mamba, plain (every Linear and Conv2d but the head) or none "
+      "(every 2-D and 4-D tensor)" },
+    { "only", KEY_ONLY, "all|qk", R | A, "all the architecture projects, or query and key only" },
+    { "include", KEY_INCLUDE, "GLOB", R | A | C,
+      "of what the architecture selects, only tensors whose name matches; repeatable" },
+    { "exclude", KEY_EXCLUDE, "GLOB", R | A | C, "leave tensors alone whose name matches; "
+      "repeatable" },
+    { "tie", KEY_TIE, "A=B", R, "A and B are one weight: project A, give B the same; repeatable" },
+    { "init", KEY_INIT, "FILE", R, "initial weights, for presets that reset" },
+    { "activations", KEY_ACTIVATIONS, "FILE", R | A,
+      "tensors PARAMETER.activations (units last) or PARAMETER.unit_means, for dormant_ratio" },
+    { "gradients", KEY_GRADIENTS, "FILE", R | A,
+      "tensors PARAMETER.grad, for gradient_dormant_ratio" },
+    { "state", KEY_STATE, "FILE", R,
+      "optimizer state: tensors PARAMETER.exp_avg, .exp_avg_sq, .momentum_buffer, .step" },
+    { "state-out", KEY_STATE_OUT, "FILE", R,
+      "where the new state goes; default OUT with .state.safetensors for .safetensors" },
+    { "state-policy", KEY_STATE_POLICY, "POLICY", R,
+      "keep, zero (moments 0, step kept: the next Adam step is up to 3.2 lr), reset (moments and "
+      "step 0: 1 lr) or transport (first moment moved to the tangent space at the new weights)" },
+    { "spectrum", KEY_SPECTRUM, NULL, R | A,
+      "also effective rank, srank and condition; dear for large matrices" },
+    { "residual", KEY_RESIDUAL, NULL, R, "also polar_residual; one more product a matrix" },
+    { "per-matrix", KEY_PER_MATRIX, NULL, R | A, "with --json, one object a matrix inside" },
+    { "fail-if", KEY_FAIL_IF, "FIELD<|<=|>|>=VALUE", R | A | C,
+      "exit 3 if a tensor's field is so; repeatable" },
+    { "json", KEY_JSON, NULL, R | A | C | P | S, "one JSON object a line instead of a table" },
+    { "threads", KEY_THREADS, "N", R | A | C | S, "compute threads; default all there are" },
+    { "path", KEY_PATH, "NAME", R | A | C | S,
+      "compute path: auto, portable, avx2, avx512 or amx" },
+    { "deadline", KEY_DEADLINE, "SECONDS", R | A | C, "give up, and write nothing, after so long" },
+    { "quiet", KEY_QUIET, NULL, R | A | C, "no progress bar" },
+    { "no-color", KEY_NO_COLOR, NULL, R | A | C | P | S, "no colours (also NO_COLOR, TERM=dumb)" },
+    { "local", KEY_LOCAL, NULL, R | A | C | P | S, "compute in this process (this version always "
+      "does)" },
+    { "addr", KEY_ADDR, "ADDRESS", R | A | C | P | S, "a daemon's address; not in this version" },
+};
+
+static const struct {
+    const char *arguments;
+    const char *text; /* before the options, \v, after them */
+} manuals[] = {
+    [FIRECTL_REINIT] = { "IN -o OUT",
+      "Replaces the weight matrices of a checkpoint by their nearest isometry.\n\n"
+      "IN is a .safetensors file, a directory with model.safetensors.index.json and its shards, or "
+      "- for standard input. OUT is written under another name and renamed when complete; tensors "
+      "that are not projected, and all metadata, are byte-identical. If one tensor is refused "
+      "nothing is written.\v"
+      "Examples:\n"
+      "  firectl reinit model.safetensors -o new.safetensors\n"
+      "  firectl reinit model.safetensors --dry-run --json\n"
+      "  firectl reinit gpt2/ -o new/ --preset official-gpt\n"
+      "  firectl reinit in.safetensors -o out.safetensors --set 'h.0.*:blend=0.5' \\\n"
+      "      --exclude '*.mlp.*' --fail-if 'dfi_unscaled_after>1e-6'\n"
+      "  firectl reinit m.safetensors -o n.safetensors --state adam.safetensors \\\n"
+      "      --state-policy transport\n" },
+    [FIRECTL_ANALYZE] = { "IN",
+      "Statistics of the weight matrices of a checkpoint; nothing is written.\v"
+      "Examples:\n"
+      "  firectl analyze model.safetensors --spectrum\n"
+      "  firectl analyze model.safetensors --arch none --json\n"
+      "  firectl analyze m.safetensors --activations acts.safetensors \\\n"
+      "      --fail-if 'dormant_ratio>0.3'\n" },
+    [FIRECTL_COMPARE] = { "A B",
+      "Per tensor of two checkpoints: SFE (squared distance), relative change, DfI of both, and "
+      "whether the bytes are the same. Differences are not a failure; use --fail-if.\v"
+      "Examples:\n"
+      "  firectl compare before.safetensors after.safetensors\n"
+      "  firectl compare a/ b/ --json --fail-if 'sfe>0'\n" },
+    [FIRECTL_PRESETS] = { "[NAME]",
+      "Lists the presets, or shows every option of one.\v"
+      "Examples:\n  firectl presets\n  firectl presets official-gpt --json\n" },
+    [FIRECTL_SELFTEST] = { "",
+      "Projects a handful of matrices on every compute path this machine has and compares them with "
+      "the float64 reference.\v"
+      "Examples:\n  firectl selftest\n  firectl selftest --path avx2 --json\n" },
+};
+/* clang-format on */
+
+#undef R
+#undef A
+#undef C
+#undef P
+#undef S
+
+#define ROW_COUNT (sizeof(rows) / sizeof(rows[0]))
+
+struct parse {
+    struct firectl_args *args;
+    bool local;
+    const char *address;
+    bool no_memory;
+};
+
+static bool row_applies(size_t row, enum firectl_command command)
+{
+    return (rows[row].commands >> command & 1u) != 0;
+}
+
+/* Adds the formatted text to a list that owns it. */
+static void __attribute__((format(printf, 3, 4)))
+list_add(struct parse *parse, struct firectl_list *list, const char *format, ...)
+{
+    va_list arguments;
+    char *text = NULL;
+    int length;
+
+    if (list->count == list->room) {
+        const size_t room = list->room ? 2 * list->room : 8;
+        char **grown = realloc(list->items, room * sizeof(*grown));
+
+        if (!grown) {
+            parse->no_memory = true;
+            return;
+        }
+        list->items = grown;
+        list->room = room;
+    }
+    va_start(arguments, format);
+    length = vasprintf(&text, format, arguments);
+    va_end(arguments);
+    if (length < 0)
+        parse->no_memory = true;
+    else
+        list->items[list->count++] = text;
+}
+
+static void list_release(struct firectl_list *list)
+{
+    for (size_t i = 0; i < list->count; i++)
+        free(list->items[i]);
+    free(list->items);
+    *list = (struct firectl_list){ 0 };
+}
+
+void firectl_args_release(struct firectl_args *args)
+{
+    list_release(&args->sets);
+    list_release(&args->includes);
+    list_release(&args->excludes);
+    list_release(&args->ties);
+    list_release(&args->thresholds);
+}
+
+/* Numbers of options that are not keys of --set. */
+static error_t parse_threads(const char *text, struct argp_state *state, uint32_t *threads)
+{
+    char *end = NULL;
+    unsigned long value;
+
+    errno = 0;
+    value = strtoul(text, &end, 10);
+    if (errno || end == text || *end || text[0] == '-' || value > 4096) {
+        argp_error(state, "--threads must be 0 (all) to 4096, got '%s'", text);
+        return EINVAL;
+    }
+    *threads = (uint32_t)value;
+    return 0;
+}
+
+static error_t parse_deadline(const char *text, struct argp_state *state, double *seconds)
+{
+    char *end = NULL;
+    const double value = strtod(text, &end);
+
+    if (end == text || *end || !isfinite(value) || value <= 0.0) {
+        argp_error(state, "--deadline must be a number of seconds above 0, got '%s'", text);
+        return EINVAL;
+    }
+    *seconds = value;
+    return 0;
+}
+
+static error_t parse_arch(const char *text, struct argp_state *state, struct firectl_args *args,
+                          bool only)
+{
+    struct fire_error error = { 0 };
+    const enum fire_status status =
+        only ? arch_only_parse(text, &args->only, &error) : arch_parse(text, &args->arch, &error);
+
+    if (status == FIRE_OK)
+        return 0;
+    argp_error(state, "%s", error.message);
+    return EINVAL;
+}
+
+static error_t parse_argument(const char *text, struct argp_state *state)
+{
+    static const uint32_t inputs_max[] = {
+        [FIRECTL_REINIT] = 1,  [FIRECTL_ANALYZE] = 1,  [FIRECTL_COMPARE] = 2,
+        [FIRECTL_PRESETS] = 1, [FIRECTL_SELFTEST] = 0,
+    };
+    struct firectl_args *args = ((struct parse *)state->input)->args;
+
+    if (args->input_count == inputs_max[args->command]) {
+        argp_error(state, "unexpected argument '%s'", text);
+        return EINVAL;
+    }
+    args->inputs[args->input_count++] = text;
+    return 0;
+}
+
+/* Options that lists keep; true when `key` was one of them. */
+static bool parse_list_option(struct parse *parse, int key, const char *text)
+{
+    struct firectl_args *args = parse->args;
+
+    switch (key) {
+    case KEY_SET: list_add(parse, &args->sets, "%s", text); return true;
+    case KEY_TARGET: list_add(parse, &args->sets, "target=%s", text); return true;
+    case KEY_STEPS: list_add(parse, &args->sets, "steps=%s", text); return true;
+    case KEY_SEED: list_add(parse, &args->sets, "seed=%s", text); return true;
+    case KEY_STATE_POLICY: list_add(parse, &args->sets, "state_policy=%s", text); return true;
+    case KEY_INCLUDE: list_add(parse, &args->includes, "%s", text); return true;
+    case KEY_EXCLUDE: list_add(parse, &args->excludes, "%s", text); return true;
+    case KEY_TIE: list_add(parse, &args->ties, "%s", text); return true;
+    case KEY_FAIL_IF: list_add(parse, &args->thresholds, "%s", text); return true;
+    default: return false;
+    }
+}
+
+static error_t parse_option(int key, char *text, struct argp_state *state)
+{
+    struct parse *parse = state->input;
+    struct firectl_args *args = parse->args;
+
+    if (parse_list_option(parse, key, text))
+        return parse->no_memory ? ENOMEM : 0;
+    switch (key) {
+    case KEY_OUTPUT: args->output = text; return 0;
+    case KEY_PRESET: args->preset = text; return 0;
+    case KEY_ARCH: return parse_arch(text, state, args, false);
+    case KEY_ONLY: return parse_arch(text, state, args, true);
+    case KEY_SPECTRUM: args->spectrum = true; return 0;
+    case KEY_RESIDUAL: args->residual = true; return 0;
+    case KEY_INIT: args->init = text; return 0;
+    case KEY_ACTIVATIONS: args->activations = text; return 0;
+    case KEY_GRADIENTS: args->gradients = text; return 0;
+    case KEY_STATE: args->state = text; return 0;
+    case KEY_STATE_OUT: args->state_out = text; return 0;
+    case KEY_THREADS: return parse_threads(text, state, &args->threads);
+    case KEY_PATH: args->path = text; return 0;
+    case KEY_DEADLINE: return parse_deadline(text, state, &args->deadline_s);
+    case KEY_PER_MATRIX: args->per_matrix = true; return 0;
+    case KEY_JSON: args->json = true; return 0;
+    case KEY_DRY_RUN: args->dry_run = true; return 0;
+    case KEY_NO_COLOR: args->no_color = true; return 0;
+    case KEY_QUIET: args->quiet = true; return 0;
+    case KEY_LOCAL: parse->local = true; return 0;
+    case KEY_ADDR: parse->address = text; return 0;
+    case ARGP_KEY_ARG: return parse_argument(text, state);
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* The row of option `name` (an unambiguous beginning is enough, as getopt has it), or ROW_COUNT. */
+static size_t find_row(enum firectl_command command, const char *name, size_t length)
+{
+    size_t found = ROW_COUNT;
+
+    for (size_t i = 0; i < ROW_COUNT; i++) {
+        if (!row_applies(i, command) || strncmp(rows[i].name, name, length) != 0)
+            continue;
+        if (rows[i].name[length] == '\0')
+            return i;
+        found = i; /* an ambiguous one is argp's to report */
+    }
+    return found;
+}
+
+/* argp only says that an option is unknown; this says which was meant. */
+static enum firectl_exit check_options(enum firectl_command command, int argc, char **argv)
+{
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        const char *name = argv[i] + 2;
+        const char *names[ROW_COUNT + 1];
+        const char *near;
+        char word[64];
+        size_t count = 0;
+        size_t row;
+
+        if (strncmp(argv[i], "--", 2) != 0)
+            continue;
+        snprintf(word, sizeof(word), "%.*s", (int)strcspn(name, "="), name);
+        row = find_row(command, word, strlen(word));
+        if (row < ROW_COUNT) {
+            i += rows[row].value && !strchr(name, '=');
+            continue;
+        }
+        if (strcmp(word, "help") == 0 || strcmp(word, "usage") == 0 || strcmp(word, "version") == 0)
+            continue;
+        for (size_t r = 0; r < ROW_COUNT; r++) {
+            if (row_applies(r, command))
+                names[count++] = rows[r].name;
+        }
+        near = fire_nearest_name(word, names, count);
+        firectl_say("%s has no option '--%s'%s%s%s; firectl %s --help lists them",
+                    firectl_command_name(command), word, near ? ", did you mean '--" : "",
+                    near ? near : "", near ? "'?" : "", firectl_command_name(command));
+        return FIRECTL_USAGE;
+    }
+    return FIRECTL_DONE;
+}
+
+/* What no single option shows. */
+static enum firectl_exit check_together(const struct parse *parse)
+{
+    const struct firectl_args *args = parse->args;
+    const char *address = parse->address ? parse->address : getenv("FIRED_ADDR");
+    const char *name = firectl_command_name(args->command);
+
+    if (address && address[0] && !parse->local) {
+        firectl_say("this version computes in its own process and cannot reach a daemon at '%s'; "
+                    "use --local, or leave out --addr and FIRED_ADDR",
+                    address);
+        return FIRECTL_USAGE;
+    }
+    if (args->command == FIRECTL_COMPARE && args->input_count < 2) {
+        firectl_say("compare needs two files; see firectl compare --help");
+        return FIRECTL_USAGE;
+    }
+    if (args->command < FIRECTL_COMPARE && args->input_count < 1) {
+        firectl_say("%s needs a file; see firectl %s --help", name, name);
+        return FIRECTL_USAGE;
+    }
+    if (args->command == FIRECTL_REINIT && !args->output && !args->dry_run) {
+        firectl_say("reinit needs -o OUT, or --dry-run to write nothing");
+        return FIRECTL_USAGE;
+    }
+    if (args->state_out && !args->state) {
+        firectl_say("--state-out says where the new optimizer state goes; give the old one with "
+                    "--state FILE");
+        return FIRECTL_USAGE;
+    }
+    if (args->per_matrix && !args->json) {
+        firectl_say("--per-matrix needs --json");
+        return FIRECTL_USAGE;
+    }
+    return FIRECTL_DONE;
+}
+
+enum firectl_exit firectl_args_parse(enum firectl_command command, int argc, char **argv,
+                                     struct firectl_args *args)
+{
+    struct argp_option options[ROW_COUNT + 1] = { { 0 } };
+    const struct argp argp = {
+        .options = options,
+        .parser = parse_option,
+        .args_doc = manuals[command].arguments,
+        .doc = manuals[command].text,
+    };
+    struct parse parse = { .args = args };
+    char program[64];
+    enum firectl_exit code;
+    size_t used = 0;
+    error_t failure;
+
+    for (size_t i = 0; i < ROW_COUNT; i++) {
+        if (!row_applies(i, command))
+            continue;
+        options[used++] = (struct argp_option){
+            .name = rows[i].name, .key = rows[i].key, .arg = rows[i].value, .doc = rows[i].meaning
+        };
+    }
+    args->command = command;
+    code = check_options(command, argc, argv);
+    if (code != FIRECTL_DONE)
+        return code;
+    snprintf(program, sizeof(program), "firectl %s", argv[0]);
+    argv[0] = program;
+    argp_err_exit_status = FIRECTL_USAGE;
+    argp_program_version = "firectl " FIRE_VERSION;
+    failure = argp_parse(&argp, argc, argv, 0, NULL, &parse);
+    if (failure) {
+        firectl_say("could not read the arguments: %s", strerror(failure));
+        return failure == ENOMEM ? FIRECTL_FAILED : FIRECTL_USAGE;
+    }
+    return check_together(&parse);
+}
