@@ -22,6 +22,15 @@ static inline float convert_float(uint32_t bits)
     return value;
 }
 
+/* `yes` where a < b, else `no`, by masks: a branch, or a float operation moved into one, would keep
+ * loops from vectorising. All four are below 2^31 or only bits. */
+static inline uint32_t convert_if_below(uint32_t a, uint32_t b, uint32_t yes, uint32_t no)
+{
+    const uint32_t mask = 0u - (uint32_t)((int32_t)a < (int32_t)b);
+
+    return (yes & mask) | (no & ~mask);
+}
+
 static inline float convert_bf16_to_f32(uint16_t bits)
 {
     return convert_float((uint32_t)bits << 16);
@@ -37,10 +46,9 @@ static inline float convert_f16_to_f32(uint16_t bits)
     const uint32_t normal = shifted + bias;
     const float subnormal =
         convert_float(normal + (UINT32_C(1) << 23)) - convert_float(UINT32_C(113) << 23);
-    uint32_t magnitude = normal;
+    uint32_t magnitude = convert_if_below(shifted, UINT32_C(0x1f) << 23, normal, normal + bias);
 
-    magnitude = shifted >= (UINT32_C(0x1f) << 23) ? normal + bias : magnitude;
-    magnitude = shifted < (UINT32_C(1) << 23) ? convert_bits(subnormal) : magnitude;
+    magnitude = convert_if_below(shifted, UINT32_C(1) << 23, convert_bits(subnormal), magnitude);
     return convert_float(magnitude | sign);
 }
 
@@ -50,7 +58,7 @@ static inline uint16_t convert_f32_to_bf16(float value)
     const uint32_t rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
     const uint32_t quiet = bits | 0x400000u; /* a NaN whose low half alone was set stays one */
 
-    return (uint16_t)(((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded) >> 16);
+    return (uint16_t)(convert_if_below(0x7f800000u, bits & 0x7fffffffu, quiet, rounded) >> 16);
 }
 
 /* Normal results round in integers; subnormal ones by adding a float whose last bit is f16's
@@ -62,13 +70,12 @@ static inline uint16_t convert_f32_to_f16(float value)
     const uint32_t step = UINT32_C(126) << 23; /* 0.5: its last bit is 2^-24 */
     const uint32_t normal =
         (magnitude - (UINT32_C(112) << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
-    const uint32_t small = magnitude < (UINT32_C(113) << 23) ? magnitude : 0u;
+    const uint32_t small = convert_if_below(magnitude, UINT32_C(113) << 23, magnitude, 0u);
     const uint32_t subnormal = convert_bits(convert_float(small) + convert_float(step)) - step;
-    uint32_t result = normal;
+    uint32_t result = convert_if_below(magnitude, UINT32_C(113) << 23, subnormal, normal);
 
-    result = magnitude < (UINT32_C(113) << 23) ? subnormal : result;
-    result = magnitude >= (UINT32_C(143) << 23) ? 0x7c00u : result;
-    result = magnitude > 0x7f800000u ? 0x7e00u : result;
+    result = convert_if_below(magnitude, UINT32_C(143) << 23, result, 0x7c00u);
+    result = convert_if_below(0x7f800000u, magnitude, 0x7e00u, result);
     return (uint16_t)(result | ((bits >> 16) & 0x8000u));
 }
 
@@ -79,8 +86,9 @@ static inline float convert_to_odd(double value)
     const float nearest = (float)value;
     const double back = (double)nearest;
     const uint32_t bits = convert_bits(nearest);
-    const uint32_t away = (value < 0.0 ? back < value : back > value) ? 1u : 0u;
-    const uint32_t inexact = back != value ? 1u : 0u;
+    const uint32_t away =
+        (uint32_t)((value < 0.0) & (back < value)) | (uint32_t)((value > 0.0) & (back > value));
+    const uint32_t inexact = (uint32_t)(back != value);
 
     return convert_float((bits - away) | inexact);
 }

@@ -13,7 +13,10 @@
 #include "tensor.h"
 
 #define RUN_MAX 512 /* elements picked before they are converted: stays in L1 */
-#define TILE    32  /* side of a transposed tile: a cache line of 16-bit elements */
+/* A transposed tile: long runs of the tensor, a cache line of the slot. Shorter runs leave the
+ * prefetcher behind, wider ones touch more pages at once than its streams; measured. */
+#define TILE_LONG  256
+#define TILE_SHORT 16
 
 /* The slot's axes as strides, in elements, into the tensor. */
 struct path {
@@ -152,8 +155,8 @@ struct tile {
 
 static struct tile tile_at(const struct path *path, uint64_t row, uint64_t col)
 {
-    return (struct tile){ row, col, smaller(path->rows - row, TILE),
-                          smaller(path->cols - col, TILE) };
+    return (struct tile){ row, col, smaller(path->rows - row, TILE_LONG),
+                          smaller(path->cols - col, TILE_SHORT) };
 }
 
 /* --- gather ----------------------------------------------------------------------------------- */
@@ -186,18 +189,19 @@ static bool gather_rows(const struct path *path, const char *source, size_t byte
 static bool gather_tiles(const struct path *path, const char *source, size_t bytes, widen_run widen,
                          char *slot, size_t slot_bytes)
 {
-    _Alignas(64) char block[TILE * TILE * 8];
+    _Alignas(64) char block[TILE_LONG * TILE_SHORT * 8];
     bool finite = true;
 
-    for (uint64_t i = 0; i < path->rows; i += TILE) {
-        for (uint64_t j = 0; j < path->cols; j += TILE) {
+    for (uint64_t i = 0; i < path->rows; i += TILE_LONG) {
+        for (uint64_t j = 0; j < path->cols; j += TILE_SHORT) {
             const struct tile tile = tile_at(path, i, j);
 
             for (size_t c = 0; c < tile.cols; c++)
                 pick(source + (i * path->row_stride + (j + c) * path->col_stride) * bytes,
-                     path->row_stride * bytes, block + c * bytes, TILE * bytes, tile.rows, bytes);
+                     path->row_stride * bytes, block + c * bytes, TILE_SHORT * bytes, tile.rows,
+                     bytes);
             for (size_t r = 0; r < tile.rows; r++)
-                finite &= widen(block + r * TILE * bytes,
+                finite &= widen(block + r * TILE_SHORT * bytes,
                                 slot + ((i + r) * path->cols + j) * slot_bytes, tile.cols);
         }
     }
@@ -270,17 +274,17 @@ static void scatter_rows(const struct path *path, const char *slot, size_t slot_
 static void scatter_tiles(const struct path *path, const char *slot, size_t slot_bytes,
                           narrow_run narrow, char *target, size_t bytes)
 {
-    _Alignas(64) char block[TILE * TILE * 8];
+    _Alignas(64) char block[TILE_LONG * TILE_SHORT * 8];
 
-    for (uint64_t i = 0; i < path->rows; i += TILE) {
-        for (uint64_t j = 0; j < path->cols; j += TILE) {
+    for (uint64_t i = 0; i < path->rows; i += TILE_LONG) {
+        for (uint64_t j = 0; j < path->cols; j += TILE_SHORT) {
             const struct tile tile = tile_at(path, i, j);
 
             for (size_t r = 0; r < tile.rows; r++)
-                narrow(slot + ((i + r) * path->cols + j) * slot_bytes, block + r * TILE * bytes,
-                       tile.cols);
+                narrow(slot + ((i + r) * path->cols + j) * slot_bytes,
+                       block + r * TILE_SHORT * bytes, tile.cols);
             for (size_t c = 0; c < tile.cols; c++)
-                pick(block + c * bytes, TILE * bytes,
+                pick(block + c * bytes, TILE_SHORT * bytes,
                      target + (i * path->row_stride + (j + c) * path->col_stride) * bytes,
                      path->row_stride * bytes, tile.rows, bytes);
         }

@@ -47,9 +47,9 @@ const char *fire_state_policy_name(enum fire_state_policy policy)
 
 /* --- C += alpha A B --------------------------------------------------------------------------- */
 
-#define DEPTH_BLOCK 64 /* rows of B that stay in L1 while all of C's rows use them, */
-#define WIDTH_BLOCK 64 /* by so many columns: 32 KB */
-#define DEPTH_STEP  4  /* rows of B added to a row of C at once: one store for four products */
+#define DEPTH_BLOCK 128 /* rows of B that stay in L2 while all of C's rows use them, */
+#define WIDTH_BLOCK 128 /* by so many columns: 128 KB */
+#define DEPTH_STEP  4   /* rows of B added to a row of C at once: one store for four products */
 
 struct product {
     size_t m, n, k;
