@@ -19,7 +19,8 @@ enum fire_dtype {
 size_t fire_dtype_bytes(enum fire_dtype dtype);
 const char *fire_dtype_name(enum fire_dtype dtype); /* "f64", "f32", "bf16", "f16" */
 
-/* Unit roundoff: 2^-53, 2^-24, 2^-9, 2^-12 (the table of NUMERICS.md section 6 for the last two). */
+/* Unit roundoff: 2^-53, 2^-24, 2^-9, 2^-12 (the table of NUMERICS.md section 6 for the last two).
+ */
 double fire_dtype_roundoff(enum fire_dtype dtype);
 
 /* The DfI left when an exact rows x cols isometry is rounded to `dtype`:

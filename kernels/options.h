@@ -13,15 +13,32 @@
 #include "dtype.h"
 #include "status.h"
 
-enum fire_normalize { FIRE_NORMALIZE_AUTO, FIRE_NORMALIZE_FROBENIUS, FIRE_NORMALIZE_SPECTRAL,
-                      FIRE_NORMALIZE_SCHATTEN };
-enum fire_polynomial { FIRE_POLYNOMIAL_AUTO, FIRE_POLYNOMIAL_CUBIC, FIRE_POLYNOMIAL_MUON,
-                       FIRE_POLYNOMIAL_POLAR_EXPRESS, FIRE_POLYNOMIAL_MINIMAX,
-                       FIRE_POLYNOMIAL_CUSTOM };
+enum fire_normalize {
+    FIRE_NORMALIZE_AUTO,
+    FIRE_NORMALIZE_FROBENIUS,
+    FIRE_NORMALIZE_SPECTRAL,
+    FIRE_NORMALIZE_SCHATTEN
+};
+enum fire_polynomial {
+    FIRE_POLYNOMIAL_AUTO,
+    FIRE_POLYNOMIAL_CUBIC,
+    FIRE_POLYNOMIAL_MUON,
+    FIRE_POLYNOMIAL_POLAR_EXPRESS,
+    FIRE_POLYNOMIAL_MINIMAX,
+    FIRE_POLYNOMIAL_CUSTOM
+};
 enum fire_side { FIRE_SIDE_AUTO, FIRE_SIDE_X, FIRE_SIDE_GRAM };
-enum fire_scale { FIRE_SCALE_ONE, FIRE_SCALE_FAN_RATIO, FIRE_SCALE_FAN_IN, FIRE_SCALE_KEEP_NORM,
-                  FIRE_SCALE_MEAN_SIGMA, FIRE_SCALE_KAIMING, FIRE_SCALE_XAVIER, FIRE_SCALE_UNIFORM,
-                  FIRE_SCALE_STD };
+enum fire_scale {
+    FIRE_SCALE_ONE,
+    FIRE_SCALE_FAN_RATIO,
+    FIRE_SCALE_FAN_IN,
+    FIRE_SCALE_KEEP_NORM,
+    FIRE_SCALE_MEAN_SIGMA,
+    FIRE_SCALE_KAIMING,
+    FIRE_SCALE_XAVIER,
+    FIRE_SCALE_UNIFORM,
+    FIRE_SCALE_STD
+};
 enum fire_conv { FIRE_CONV_TAP, FIRE_CONV_FLATTEN };
 enum fire_layout { FIRE_LAYOUT_OUT_IN, FIRE_LAYOUT_IN_OUT };
 enum fire_compute { FIRE_COMPUTE_F32, FIRE_COMPUTE_F64, FIRE_COMPUTE_FAST };
@@ -41,10 +58,10 @@ enum fire_select {
 };
 
 #define FIRE_STEPS_AUTO (-1)
-#define FIRE_STEPS_MAX 1000
+#define FIRE_STEPS_MAX  1000
 #define FIRE_CUSTOM_MAX 32
-#define FIRE_SPLIT_MAX 64
-#define FIRE_STACK_MAX 6
+#define FIRE_SPLIT_MAX  64
+#define FIRE_STACK_MAX  6
 
 struct fire_options {
     char preset[24];
@@ -55,10 +72,10 @@ struct fire_options {
     enum fire_polynomial polynomial;
     double custom[FIRE_CUSTOM_MAX][3]; /* X (a I + b G + c G^2), one row a step; the last repeats */
     uint32_t custom_count;
-    int32_t steps;       /* exactly so many, no early stop; or FIRE_STEPS_AUTO: until `target` */
-    uint32_t max_steps;  /* most steps when `steps` is auto and the polynomial is named; 0: 100 */
-    double target;       /* DfI of the unscaled result; 0: the default of the output dtype */
-    uint32_t check;      /* look at the DfI after steps 1, 1 + check, 1 + 2 check, … */
+    int32_t steps;      /* exactly so many, no early stop; or FIRE_STEPS_AUTO: until `target` */
+    uint32_t max_steps; /* most steps when `steps` is auto and the polynomial is named; 0: 100 */
+    double target;      /* DfI of the unscaled result; 0: the default of the output dtype */
+    uint32_t check;     /* look at the DfI after steps 1, 1 + check, 1 + 2 check, … */
     enum fire_target_form target_form;
     enum fire_side side;
 
@@ -70,8 +87,8 @@ struct fire_options {
 
     enum fire_conv conv;
     enum fire_layout layout;
-    uint32_t stack;       /* leading axes that count matrices */
-    uint32_t split_count; /* row blocks; 1: none */
+    uint32_t stack;                       /* leading axes that count matrices */
+    uint32_t split_count;                 /* row blocks; 1: none */
     uint64_t split_sizes[FIRE_SPLIT_MAX]; /* all 0: split_count equal blocks */
     uint64_t split_skip; /* bit i: row block i is no matrix and is left alone (V of a ViT's qkv) */
 

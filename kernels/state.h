@@ -19,8 +19,7 @@ enum fire_state_slot {
 };
 
 /* The slot a name such as "exp_avg" means. FIRE_NOT_FOUND names the known ones. */
-FIRE_NODISCARD enum fire_status fire_state_slot_parse(const char *name,
-                                                      enum fire_state_slot *slot,
+FIRE_NODISCARD enum fire_status fire_state_slot_parse(const char *name, enum fire_state_slot *slot,
                                                       struct fire_error *error);
 
 /* "keep", "zero", "reset", "transport". */
@@ -33,12 +32,9 @@ const char *fire_state_policy_name(enum fire_state_policy policy);
  * to zero: `dtype` is floating. Every failure (another shape, NaN or Inf where transport must
  * compute, no memory) leaves the state as it was. `weights` may be NULL unless the policy is
  * transport. Any thread; two calls at once on different states are fine. */
-FIRE_NODISCARD enum fire_status fire_state_apply(const struct fire_options *options,
-                                                 enum fire_state_slot slot,
-                                                 const struct fire_shape *shape,
-                                                 enum fire_dtype dtype, void *state,
-                                                 const struct fire_shape *weights_shape,
-                                                 enum fire_dtype weights_dtype,
-                                                 const void *weights, struct fire_error *error);
+FIRE_NODISCARD enum fire_status fire_state_apply(
+    const struct fire_options *options, enum fire_state_slot slot, const struct fire_shape *shape,
+    enum fire_dtype dtype, void *state, const struct fire_shape *weights_shape,
+    enum fire_dtype weights_dtype, const void *weights, struct fire_error *error);
 
 #endif

@@ -15,8 +15,8 @@
 #include "options.h"
 #include "status.h"
 
-#define FIRE_AXES_MAX 8
-#define FIRE_SIDE_MAX 65536u                /* longest side of one matrix */
+#define FIRE_AXES_MAX         8
+#define FIRE_SIDE_MAX         65536u /* longest side of one matrix */
 #define FIRE_TENSOR_BYTES_MAX (1ull << 40)
 
 struct fire_shape {
@@ -47,8 +47,8 @@ FIRE_NODISCARD enum fire_status fire_shape_elements(const struct fire_shape *sha
  * cuts the out axis. Fails when the shape has fewer than 2 or more than 4 axes after the stack,
  * when a split does not add up, when a side is over FIRE_SIDE_MAX. */
 FIRE_NODISCARD enum fire_status fire_view_count(const struct fire_shape *shape,
-                                                const struct fire_options *options,
-                                                uint64_t *count, struct fire_error *error);
+                                                const struct fire_options *options, uint64_t *count,
+                                                struct fire_error *error);
 
 /* View `index` of them: stack-major, then split block, then tap. Call only after fire_view_count()
  * succeeded with the same arguments. */
