@@ -16,6 +16,7 @@ DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["f32", 
 SHAPES = [(24, 24), (40, 16), (16, 40), (65, 33), (3, 130), (128, 128), (100, 300)]
 MATRICES = {f"m{index}.{rows}x{cols}": (rows, cols) for index, (rows, cols) in enumerate(SHAPES)}
 CONVOLUTIONS = {"c0": (16, 8, 3, 3), "c1": (8, 24, 1, 5), "c2": (12, 12, 2, 2)}
+KERNELS = {"c0": (3, 3, 8, 16), "c1": (1, 5, 24, 8), "c2": (2, 2, 12, 12)}  # stored (in, out)
 
 
 def draw(shapes, dtype):
@@ -76,18 +77,12 @@ CASES = [
     ("fire", {"normalize": "frobenius", "polynomial": "muon", "steps": "5"}),
     ("fire", {"normalize": "spectral", "polynomial": "polar-express", "steps": "7"}),
     ("fire", {"normalize": "frobenius", "polynomial": "polar-express", "steps": "3"}),
-    ("fire", {"normalize": "spectral", "polynomial": "minimax", "steps": "6"}),
-    ("fire", {"normalize": "frobenius", "polynomial": "minimax", "steps": "2"}),
     ("fire", {"normalize": "frobenius", "steps": "5",
               "polynomial": "custom:1.875,-1.25,0.375"}),
     ("fire", {"normalize": "spectral", "steps": "4",
               "polynomial": "custom:3,-3,0.9;2,-1.5,0.5;1.5,-0.5,0"}),
     ("fire", {"normalize": "frobenius", "polynomial": "cubic", "steps": "0"}),
     ("fire", {"normalize": "frobenius", "polynomial": "cubic", "steps": "1"}),
-    # which side is iterated on changes how, not what
-    ("official-vision", {"side": "x"}),
-    ("official-vision", {"side": "gram"}),
-    ("review", {"side": "gram"}),
     # scales
     ("fire", {"scale": "one"}),
     ("fire", {"scale": "fan-ratio", "variance": "0.5"}),
@@ -123,6 +118,27 @@ def test_an_option_gives_what_its_definition_says(tmp_path, preset, keys, dtype)
     compare(tmp_path, draw(MATRICES, dtype), preset, keys)
 
 
+# Coefficients up to 634 that nearly cancel: a digit or two more are lost than elsewhere.
+@pytest.mark.parametrize("dtype, tolerance", [(np.float32, 1e-4), (np.float64, 1e-10)],
+                         ids=["f32", "f64"])
+@pytest.mark.parametrize("normalize, steps", [("frobenius", 2), ("spectral", 1), ("spectral", 6)])
+def test_minimax_steps_are_those_of_the_table(tmp_path, normalize, steps, dtype, tolerance):
+    compare(tmp_path, draw(MATRICES, dtype), "fire",
+            {"normalize": normalize, "polynomial": "minimax", "steps": str(steps)},
+            tolerance=tolerance)
+
+
+@DTYPES
+@pytest.mark.parametrize("side", ["x", "gram"])
+@pytest.mark.parametrize("preset", ["official-vision", "official-gpt", "review", "rust-guide"])
+def test_the_side_that_is_iterated_on_changes_how_not_what(tmp_path, preset, side, dtype):
+    """Of well-conditioned matrices: the Gram side squares the condition, which is why `auto` takes
+    it only where that is harmless."""
+    tensors = {f"{rows}x{cols}": conditioned(rows, cols, 3, 1, dtype)
+               for rows, cols in ((24, 24), (90, 30), (30, 90), (200, 17))}
+    compare(tmp_path, tensors, preset, {"side": side})
+
+
 CONVOLUTION_CASES = [
     ("fire", {"conv": "flatten"}),
     ("official-vision", {"conv": "flatten"}),
@@ -144,7 +160,8 @@ CONVOLUTION_CASES = [
 @pytest.mark.parametrize("preset, keys", CONVOLUTION_CASES,
                          ids=[case_id(case) for case in CONVOLUTION_CASES])
 def test_an_option_holds_for_convolutions(tmp_path, preset, keys, dtype):
-    compare(tmp_path, draw(CONVOLUTIONS, dtype), preset, keys)
+    shapes = KERNELS if keys.get("layout") == "in_out" else CONVOLUTIONS
+    compare(tmp_path, draw(shapes, dtype), preset, keys)
 
 
 PARTS = [

