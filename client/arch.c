@@ -23,6 +23,7 @@ enum role {
     ROLE_HEAD,
     ROLE_NORM,
     ROLE_MASK,
+    ROLE_BIAS,
     ROLE_MAMBA,
     ROLE_OUTSIDE, /* of the blocks */
 };
@@ -261,6 +262,9 @@ static enum role role_of(enum arch arch, const char *name)
 
     while (!matches(rule->pattern, name))
         rule++;
+    if (arch != ARCH_NONE && rule->role != ROLE_MASK && rule->role != ROLE_NORM &&
+        matches("*bias", name))
+        return ROLE_BIAS;
     return rule->role;
 }
 
@@ -446,6 +450,8 @@ static bool skip_by_shape(const struct safetensors_entry *entry, enum role role,
         skip(decision, "norm");
     else if (role == ROLE_MASK)
         skip(decision, "buffer, not a weight");
+    else if (role == ROLE_BIAS && axes >= 2)
+        skip(decision, "bias"); /* of a stack: an ensemble's or the experts' */
     else if (axes < 2)
         skip(decision, axes == 0 ? "scalar" : "1-D");
     else if (axes == 3 && (role == ROLE_EXPERTS || role == ROLE_EXPERTS_GATE_UP))
@@ -479,6 +485,7 @@ static void decide_by_arch(enum arch arch, enum role role, struct arch_decision 
     case ROLE_HEAD: skip(decision, "head"); break;
     case ROLE_NORM: skip(decision, "norm"); break;
     case ROLE_MASK: skip(decision, "buffer, not a weight"); break;
+    case ROLE_BIAS: skip(decision, "bias"); break;
     case ROLE_MAMBA: skip(decision, "Mamba block"); break;
     case ROLE_OUTSIDE: skip(decision, "outside the blocks"); break;
     }
@@ -565,10 +572,12 @@ static void decide_tie(enum role role, const struct safetensors *set,
     if (role != ROLE_EMBEDDING || entry->shape.axes != 2 || decision->verdict != ARCH_SKIP ||
         (options->select != FIRE_SELECT_GPT && options->select != FIRE_SELECT_VISION))
         return;
-    if (head && same_weight(head, entry))
+    if (head && same_weight(head, entry)) {
         decision->tied = head->name;
-    else if (!head && options->select == FIRE_SELECT_GPT)
+    } else if (!head && options->select == FIRE_SELECT_GPT) {
         decision->verdict = ARCH_PROJECT; /* the file keeps the tied pair under this name */
+        decision->reason[0] = '\0';
+    }
 }
 
 /* official-dqn: the target network is a copy of the online one, and the bias of a Linear layer is

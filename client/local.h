@@ -73,11 +73,11 @@ void local_call_release(struct local_call *call);
 /* Marks a tensor refused; the first error of a tensor stays. */
 void local_refuse(struct local_call *call, size_t tensor, const struct fire_error *error);
 
-/* The error for element `index` of a tensor, which is NaN or Inf or too large for f32. */
+/* The error for element `index` of a tensor, which is NaN or Inf. */
 void local_describe_element(const struct fire_tensor *tensor, uint64_t index,
                             struct fire_error *error);
 
-/* FIRE_BAD_REQUEST with the first element that is not finite in the precision it is computed in. */
+/* FIRE_BAD_REQUEST with the first element that is not finite. */
 FIRE_NODISCARD enum fire_status local_check_finite(const struct fire_tensor *tensor,
                                                    uint64_t elements, struct fire_error *error);
 

@@ -77,28 +77,17 @@ void local_describe_element(const struct fire_tensor *tensor, uint64_t index,
         used += (size_t)snprintf(where + used, sizeof(where) - used, "%s%llu", axis ? ", " : "",
                                  (unsigned long long)stride[axis]);
     snprintf(where + used, sizeof(where) - used, "]");
-    if (isfinite(value))
-        fire_fail(error, FIRE_BAD_REQUEST, shown_name(tensor),
-                  "tensor '%s' has %g at element %llu, index %s, which does not fit f32; set "
-                  "compute=f64 or leave this tensor out",
-                  shown_name(tensor), value, (unsigned long long)index, where);
-    else
-        fire_fail(error, FIRE_BAD_REQUEST, shown_name(tensor),
-                  "tensor '%s' has %s at element %llu, index %s; repair the weights or leave this "
-                  "tensor out",
-                  shown_name(tensor), isnan(value) ? "NaN" : "Inf", (unsigned long long)index,
-                  where);
+    fire_fail(error, FIRE_BAD_REQUEST, shown_name(tensor),
+              "tensor '%s' has %s at element %llu, index %s; repair the weights or leave this "
+              "tensor out",
+              shown_name(tensor), isnan(value) ? "NaN" : "Inf", (unsigned long long)index, where);
 }
 
 enum fire_status local_check_finite(const struct fire_tensor *tensor, uint64_t elements,
                                     struct fire_error *error)
 {
-    const bool narrow = tensor->dtype == FIRE_F64 && tensor->options.compute != FIRE_COMPUTE_F64;
-
     for (uint64_t index = 0; index < elements; index++) {
-        const double value = element_at(tensor, index);
-
-        if (isfinite(narrow ? (double)(float)value : value))
+        if (isfinite(element_at(tensor, index)))
             continue;
         local_describe_element(tensor, index, error);
         return FIRE_BAD_REQUEST;
