@@ -18,6 +18,7 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+BUSY_MAX = 0.1  # of the machine; beyond it a note says that somebody else is computing
 READY = "FIRED_BENCH_READY"  # set once build and interpreter are in place
 sys.path.insert(0, str(HERE.parent / "python"))
 
@@ -42,6 +43,7 @@ class Context:
         self.build = build
         self.temporary = temporary
         self.records = []
+        self.path = None  # of the CPU: known once a worker has been opened
         self.pairs = {}
         self.cores = sorted(os.sched_getaffinity(0))
 
@@ -100,6 +102,19 @@ def cpu_name():
     return platform.processor() or platform.machine()
 
 
+def busy_share(seconds=0.5):
+    """How much of the machine somebody else is using, from 0 to 1."""
+    def ticks():
+        values = [int(text) for text in
+                  pathlib.Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
+        return values[3] + values[4], sum(values)  # idle and waiting, all
+
+    idle, everything = ticks()
+    time.sleep(seconds)
+    idle_after, everything_after = ticks()
+    return 1 - (idle_after - idle) / max(1, everything_after - everything)
+
+
 def geometric_mean(values):
     return math.exp(sum(math.log(value) for value in values) / len(values))
 
@@ -138,10 +153,15 @@ def header(context):
 
     fire, peer = context.workers(set(context.cores))
     caps = fire.caps
+    context.path = caps["path"]
     print(f"cpu      {cpu_name()}, {len(context.cores)} cores")
     print(f"fired    {caps['version']}, path {caps['path']} ({caps['reason']})")
     print(f"peers    torch {peer.versions['torch']}, numpy {numpy.__version__}, "
           f"python {platform.python_version()}")
+    busy = busy_share()
+    print(f"machine  {busy:.0%} busy before the start"
+          + ("; THE FIGURES BELOW ARE NOT TO BE TRUSTED, run again when it is idle"
+             if busy > BUSY_MAX else ""))
     print(f"draws    seeds {', '.join(str(seed) for seed in inputs.SEEDS)}")
 
 
@@ -160,6 +180,8 @@ def run(options):
     finally:
         context.close()
         shutil.rmtree(temporary, ignore_errors=True)
+    for record in context.records:
+        record.update(cpu=cpu_name(), path=context.path)
     if options.json:
         options.json.write_text(json.dumps(context.records, indent=1) + "\n")
     missed = [record for record in context.records if not record["ok"]]

@@ -72,5 +72,5 @@ def line(record):
     spread = f"[{record['ratio_min']:.2f} … {record['ratio_max']:.2f}]"
     verdict = "ok" if record["ok"] else "MISSED"
     note = f"  {record['note']}" if record.get("note") else ""
-    return (f"{head} {record['ratio']:7.2f}x {spread:<18}{bar:<9} {verdict:<7}"
+    return (f"{head} {record['ratio']:7.2f}x {spread:<20}{bar:<9} {verdict:<7}"
             f"{record['ours']:10.4g} / {record['theirs']:.4g} {record['unit']}{note}")
