@@ -62,7 +62,7 @@ static void print_json(struct run *run, const struct row *row)
         if (isfinite(value) && strcmp(fire_result_field_at(i)->name, "compute_ms") != 0)
             good &= put(object, fire_result_field_at(i)->name, json_real(value));
     }
-    if (!good || json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(9)) != 0 ||
+    if (!good || json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(15)) != 0 ||
         putchar('\n') == EOF)
         run->failed = true;
     json_decref(object);
@@ -223,7 +223,7 @@ static void print_summary(struct run *run)
         json_pack("{s:b, s:I, s:I, s:I, s:I, s:f}", "summary", 1, "tensors", (json_int_t)tensors,
                   "same", (json_int_t)run->same, "changed", (json_int_t)run->changed, "missing",
                   (json_int_t)run->missing, "seconds", seconds);
-    if (!object || json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(9)) != 0 ||
+    if (!object || json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(15)) != 0 ||
         putchar('\n') == EOF)
         run->failed = true;
     json_decref(object);

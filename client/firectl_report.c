@@ -12,7 +12,7 @@
 
 #define NAME_WIDTH_MAX  60
 #define SHAPE_WIDTH_MAX 28
-#define NUMBER_DIGITS   9
+#define NUMBER_DIGITS   15 /* all that a double surely has, and no noise */
 
 /* --- text ------------------------------------------------------------------------------------ */
 

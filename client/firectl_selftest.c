@@ -159,7 +159,7 @@ static bool show_case(const struct firectl_args *args, const char *path, size_t 
                        "shape", shape, "dtype", fire_dtype_name(cases[index].dtype), "error",
                        isfinite(distance) ? distance : -1.0, "tolerance", cases[index].tolerance,
                        "ok", (int)passed);
-    if (!object || json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(9)) != 0 ||
+    if (!object || json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(15)) != 0 ||
         putchar('\n') == EOF)
         *failed = true;
     json_decref(object);
