@@ -57,8 +57,11 @@ static enum firectl_exit show(const struct firectl_args *args, const struct fire
             code = FIRECTL_FAILED;
     }
     free(value);
-    if (args->json && code == FIRECTL_DONE)
+    if (!args->json)
+        return FIRECTL_DONE;
+    if (code == FIRECTL_DONE)
         return print_json(object);
+    firectl_say("out of memory");
     json_decref(object);
     return code;
 }

@@ -2,6 +2,7 @@
  *
  * Nothing is in place until everything has succeeded: one refused tensor, a full disk, a signal or
  * a passed deadline leaves no output. */
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -272,6 +273,11 @@ static enum fire_status commit(struct run *run, struct fire_error *error)
 
     if (status != FIRE_OK || !run->writer)
         return status;
+    /* Weights whose report is lost are weights nobody knows about. */
+    if (fflush(run->report.stream) != 0 || ferror(run->report.stream) || run->report.failed)
+        return fire_fail(error, FIRE_IO, NULL,
+                         "the report could not be written: %s; so nothing was written",
+                         errno ? strerror(errno) : "out of memory");
     status = firectl_writer_finish(run->writer, error);
     if (status == FIRE_OK)
         status = firectl_state_commit(run->state, &run->tasks, error);

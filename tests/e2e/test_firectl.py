@@ -549,11 +549,62 @@ def test_a_full_disk_leaves_nothing(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["in.safetensors"]
 
 
-def test_a_report_that_cannot_be_written_is_a_failure(net):
-    with open("/dev/full", "w") as full:
-        done = subprocess.run([FIRECTL, "reinit", net, "--dry-run"], stdout=full,
-                              stderr=subprocess.PIPE, text=True, timeout=TIMEOUT_S, check=False)
-    assert done.returncode == 1 and "could not be written" in done.stderr
+def test_a_report_that_cannot_be_written_is_a_failure(net, tmp_path):
+    for target in (["--dry-run"], ["-o", tmp_path / "out.safetensors"]):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([FIRECTL, "reinit", net, *target], stdout=full,
+                                  stderr=subprocess.PIPE, text=True, timeout=TIMEOUT_S, check=False)
+        assert done.returncode == 1 and "could not be written" in done.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ["net.safetensors"]
+
+
+FAIL_MODULE = BUILD / "tests" / "fail_allocation.so"
+
+
+def sanitized():
+    cache = BUILD / "CMakeCache.txt"
+    return cache.exists() and any(line.startswith("FIRE_SANITIZE") and line.rstrip()[-1] != "="
+                                  for line in cache.read_text().splitlines())
+
+
+@pytest.mark.skipif(sanitized(), reason="a sanitizer's allocator cannot be replaced")
+@pytest.mark.parametrize("command", ["reinit", "analyze", "compare", "presets"])
+def test_every_allocation_may_fail(tmp_path, command):
+    """The first allocation fails, then the second, until a run gets through: each time firectl ends
+    with a message and without output, or does its work; it never crashes or leaves a part."""
+    source = tmp_path / "in.safetensors"
+    save_file({"conv": gaussian(4, 4, 2, 2), "fc.weight": gaussian(6, 4)}, source)
+    given = {source.name}
+    save_file({"conv.exp_avg": gaussian(4, 4, 2, 2)}, tmp_path / "adam.safetensors")
+    given.add("adam.safetensors")
+    out = tmp_path / "out.safetensors"
+    arguments = {
+        "reinit": [source, "-o", out, "--json", "--per-matrix", "--state",
+                   tmp_path / "adam.safetensors", "--set", "conv:scale=one"],
+        "analyze": [source],  # LAPACK's own libraries end the process, so no --spectrum
+        "compare": [source, source],
+        "presets": ["fire", "--json"],
+    }[command]
+    late_files = (set(), {out.name, "out.state.safetensors"})
+    environment = {**os.environ, "LD_PRELOAD": str(FAIL_MODULE)}
+    assert FAIL_MODULE.exists(), "build the tests first"
+    for number in range(1, 5000):
+        environment["FAIL_ALLOCATION"] = str(number)
+        done = subprocess.run([FIRECTL, command, *arguments], env=environment, text=True,
+                              capture_output=True, timeout=TIMEOUT_S, check=False)
+        left = {path.name for path in tmp_path.iterdir()} - given
+        failed = "allocation failed" in done.stderr
+        assert done.returncode in (0, 1), f"allocation {number}: {done.stderr}"
+        if done.returncode == 1:
+            # The summary comes after the files are in place; nothing else may fail that late.
+            late = "report could not be written in full" in done.stderr
+            assert failed and left in (late_files if late else (set(),)), f"{number}: {left}"
+            assert "firectl: " in done.stderr
+        for name in left:
+            (tmp_path / name).unlink()
+        if not failed:
+            return
+    pytest.fail("no run got through")
 
 
 def test_a_signal_removes_temporary_files(tmp_path):
