@@ -66,7 +66,7 @@ def neighbours(context, label, fire):
 
 def run(context):
     for label, cores in context.core_sets().items():
-        fire, _ = context.workers(cores)
+        fire = context.fire(cores)
         if label == "all cores" or not context.quick:
             sides(context, label, fire)
         if label == "one core":

@@ -74,7 +74,7 @@ def run_sampled(context, source, out):
 
 def compute_only_rate(context):
     """Bytes a second of one block's matrices in memory, with the statistics firectl reports."""
-    fire, _ = context.workers(set(context.cores))
+    fire = context.fire(set(context.cores))
     keys, size = [], 0
     path = context.temporary / "input.npy"
     for name, array in models.llama_block(0).items():

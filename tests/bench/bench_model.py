@@ -68,7 +68,7 @@ def check_selection(output, plan):
 
 def measure(context, case, arch, tensors, plan, rounds):
     cores = set(context.cores)
-    _, peer = context.workers(cores)
+    peer = context.peer(cores)
     source, ours, theirs = (context.temporary / f"{name}.safetensors"
                             for name in ("in", "ours", "theirs"))
     models.save(source, tensors)

@@ -27,7 +27,7 @@ class Draws:
     def __init__(self, context, shape):
         self.shape = shape
         self.paths, self.steps, self.factors = {}, {}, {}
-        _, peer = context.workers(set(context.cores))
+        peer = context.peer(set(context.cores))
         seeds = inputs.SEEDS[:3] if context.quick and min(shape) > 512 else inputs.SEEDS
         for seed in seeds:
             weights = inputs.gaussian(shape, seed)
@@ -140,7 +140,7 @@ def run(context):
             times, accuracies = measure(context, draws, cores, modes)
             result = report(context, draws, label, times, accuracies, "default", BAR_DEFAULT)
             if square:
-                amx = context.workers(cores)[0].caps["path"] == "amx"
+                amx = context.fire(cores).caps["path"] == "amx"
                 report(context, draws, label, times, accuracies, "fast",
                        BAR_FAST_AMX if amx else BAR_FAST)
             else:

@@ -29,7 +29,7 @@ def stack_of(array):
 
 def load(context, arrays):
     """Gives every worker the inputs; the official k of each."""
-    _, peer = context.workers(set(context.cores))
+    peer = context.peer(set(context.cores))
     steps = {}
     for key, array in arrays.items():
         path = context.temporary / "input.npy"

@@ -5,6 +5,7 @@ to date and starts itself again with the interpreter that has the peers.
 """
 import argparse
 import importlib
+import importlib.metadata
 import json
 import math
 import os
@@ -44,7 +45,7 @@ class Context:
         self.temporary = temporary
         self.records = []
         self.path = None  # of the CPU: known once a worker has been opened
-        self.pairs = {}
+        self.started = {}
         self.cores = sorted(os.sched_getaffinity(0))
 
     def core_sets(self):
@@ -54,32 +55,42 @@ class Context:
             sets["all cores"] = set(self.cores)
         return sets
 
-    def workers(self, cores):
-        """(fired, PyTorch) on these cores, started on first use."""
+    def fire(self, cores):
+        """fired on these cores, started on first use."""
         from worker import Worker
 
-        key = tuple(sorted(cores))
-        if key not in self.pairs:
-            fire = Worker("worker_fire.py", cores)
-            peer = Worker("worker_torch.py", cores, {
+        key = ("fire", *sorted(cores))
+        if key not in self.started:
+            self.started[key] = Worker("worker_fire.py", cores)
+            self.started[key].caps = self.started[key].call("open")
+        return self.started[key]
+
+    def peer(self, cores):
+        """PyTorch on these cores, started on first use."""
+        from worker import Worker, WorkerError
+
+        if version_of("torch") is None:
+            raise WorkerError("PyTorch is not installed here: deploy/install-deps --test installs "
+                              "it into build/venv, which deploy/bench uses by default")
+        key = ("torch", *sorted(cores))
+        if key not in self.started:
+            self.started[key] = Worker("worker_torch.py", cores, {
                 # PyTorch's bf16 products die where oneDNN picks AMX; fp32 is not affected.
                 "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16",
                 "OMP_NUM_THREADS": str(len(cores)), "MKL_NUM_THREADS": str(len(cores))})
-            self.pairs[key] = (fire, peer)
-            fire.caps = fire.call("open")
-            peer.versions = peer.call("versions")
-        return self.pairs[key]
+        return self.started[key]
+
+    def workers(self, cores):
+        return self.fire(cores), self.peer(cores)
 
     def forget(self):
         """Drops the inputs every worker holds."""
-        for fire, peer in self.pairs.values():
-            fire.call("forget")
-            peer.call("forget")
+        for worker in self.started.values():
+            worker.call("forget")
 
     def close(self):
-        for pair in self.pairs.values():
-            for worker in pair:
-                worker.close()
+        for worker in self.started.values():
+            worker.close()
 
     def round_count(self, normal, quick=None):
         """Rounds of a case: the user's, or what the case asks for."""
@@ -93,6 +104,14 @@ class Context:
 
     def say(self, text):
         print("  " + text, flush=True)
+
+
+def version_of(package):
+    """The version of an installed Python package; None when it is not there."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def cpu_name():
@@ -149,20 +168,29 @@ def list_benches():
 
 def header(context):
     import inputs
-    import numpy
 
-    fire, peer = context.workers(set(context.cores))
-    caps = fire.caps
+    caps = context.fire(set(context.cores)).caps
     context.path = caps["path"]
     print(f"cpu      {cpu_name()}, {len(context.cores)} cores")
     print(f"fired    {caps['version']}, path {caps['path']} ({caps['reason']})")
-    print(f"peers    torch {peer.versions['torch']}, numpy {numpy.__version__}, "
-          f"python {platform.python_version()}")
+    print(f"peers    torch {version_of('torch') or 'not installed'}, "
+          f"numpy {version_of('numpy')}, python {platform.python_version()}")
     busy = busy_share()
     print(f"machine  {busy:.0%} busy before the start"
           + ("; THE FIGURES BELOW ARE NOT TO BE TRUSTED, run again when it is idle"
              if busy > BUSY_MAX else ""))
     print(f"draws    seeds {', '.join(str(seed) for seed in inputs.SEEDS)}")
+
+
+def run_one(context, name):
+    """One bench; when it cannot go on it is not met, and the others still run."""
+    from record import failed
+
+    try:
+        importlib.import_module(f"bench_{name}").run(context)
+        context.forget()
+    except RuntimeError as failure:
+        context.report(failed(name, "the rest of it", "", None, str(failure)))
 
 
 def run(options):
@@ -174,8 +202,7 @@ def run(options):
         for name in options.names:
             print(f"{name}: {BENCHES[name]}", flush=True)
             start = time.monotonic()
-            importlib.import_module(f"bench_{name}").run(context)
-            context.forget()
+            run_one(context, name)
             print(f"{name}: {time.monotonic() - start:.0f} s", flush=True)
     finally:
         context.close()
@@ -205,7 +232,7 @@ def prepare():
         subprocess.run([str(ROOT / "deploy" / "install-deps"), "--test"], check=True,
                        stdout=sys.stderr)
         python = str(ROOT / "build" / "venv" / "bin" / "python")
-    os.execve(python, [python, __file__, *sys.argv[1:]], environment)
+    os.execvpe(python, [python, __file__, *sys.argv[1:]], environment)
 
 
 def main():
@@ -219,7 +246,11 @@ def main():
         except (subprocess.CalledProcessError, OSError) as failure:
             print(f"deploy/bench: {failure}; what failed says why above", file=sys.stderr)
             return 1
-    return run(options)
+    try:
+        return run(options)
+    except RuntimeError as failure:
+        print(f"deploy/bench: {failure}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

@@ -16,10 +16,6 @@ torch.set_num_threads(len(os.sched_getaffinity(0)))
 torch.set_grad_enabled(False)
 
 
-def versions():
-    return {"torch": torch.__version__, "numpy": np.__version__, "threads": torch.get_num_threads()}
-
-
 def load(key, path):
     inputs[key] = torch.from_numpy(np.load(path))
 
@@ -120,5 +116,5 @@ def model_run(path, out, plan, steps):
 
 
 if __name__ == "__main__":
-    serve({"versions": versions, "load": load, "forget": forget, "find_steps": find_steps,
+    serve({"load": load, "forget": forget, "find_steps": find_steps,
            "run": run, "save": save, "model_steps": model_steps, "model_run": model_run})
