@@ -4,6 +4,7 @@ The first line is "passed failed skipped"; then one line for each test that did 
 program is one test for ctest but many for people: its own summary line is what counts.
 """
 
+import os
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -37,7 +38,10 @@ def last_line(text):
 def failure_reason(message, output):
     """pytest gives a message; a Check program names its failures as file:line:F:suite:test."""
     named = [line for line in output.splitlines() if re.search(r":\d+:[FE]:", line)]
-    return first_line(message) or first_line("\n".join(named)) or last_line(output) or "no output"
+    if message or not named:
+        return first_line(message) or last_line(output) or "no output"
+    more = f" (and {len(named) - 1} more)" if len(named) > 1 else ""
+    return named[0].strip().removeprefix(os.getcwd() + "/") + more
 
 
 def main(path):
