@@ -272,12 +272,12 @@ static enum fire_status plan_tensor(struct local_call *call, size_t index, bool 
         part = part_of(call, first, &view);
         if (!part) {
             status = add_part(call, index, &view, fault, error);
+            if (status != FIRE_OK)
+                break;
             part = &call->parts[call->part_count - 1];
         }
-        if (status == FIRE_OK) {
-            part->matrices++;
-            work->matrices++;
-        }
+        part->matrices++;
+        work->matrices++;
     }
     if (status != FIRE_OK)
         return status;
