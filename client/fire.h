@@ -37,21 +37,21 @@ struct fire_tensor {
     struct fire_shape shape;
     struct fire_options options;
     const void *data;
-    void *out;                       /* NULL for analyze */
-    struct fire_result result;       /* merged over the tensor's matrices */
-    struct fire_result *per_matrix;  /* NULL, or room for one result a matrix */
-    struct fire_error error;         /* why this tensor was refused; status FIRE_OK otherwise */
+    void *out;                      /* NULL for analyze */
+    struct fire_result result;      /* merged over the tensor's matrices */
+    struct fire_result *per_matrix; /* NULL, or room for one result a matrix */
+    struct fire_error error;        /* why this tensor was refused; status FIRE_OK otherwise */
     /* Optional, for dormant statistics. */
-    const double *unit_means;        /* mean |activation| of each output unit, or NULL */
+    const double *unit_means; /* mean |activation| of each output unit, or NULL */
     uint64_t unit_count;
-    const void *gradient;            /* same shape and dtype as the weight, or NULL */
+    const void *gradient; /* same shape as the weight, or NULL */
     enum fire_dtype gradient_dtype;
 };
 
 struct fire_local_settings {
-    uint32_t threads;       /* 0: all the process may run on */
-    const char *path;       /* NULL or "auto", "portable", "avx2", "avx512", "amx" */
-    uint64_t slab_bytes;    /* matrices gathered at once; 0: 64 MiB, or the largest matrix if larger */
+    uint32_t threads;    /* 0: all the process may run on */
+    const char *path;    /* NULL or "auto", "portable", "avx2", "avx512", "amx" */
+    uint64_t slab_bytes; /* gathered at once; 0: 64 MiB, or the largest matrix */
 };
 
 /* Opens a client that computes in this process. NULL settings mean the defaults. On success the
@@ -77,8 +77,7 @@ FIRE_NODISCARD enum fire_status fire_client_reinit(struct fire_client *client,
 /* Statistics only; `out` is not touched. */
 FIRE_NODISCARD enum fire_status fire_client_analyze(struct fire_client *client,
                                                     struct fire_tensor *tensors, size_t count,
-                                                    uint32_t statistics,
-                                                    struct fire_error *error);
+                                                    uint32_t statistics, struct fire_error *error);
 
 /* The running library's version, "0.1.0". */
 const char *fire_version(void);

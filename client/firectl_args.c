@@ -139,7 +139,7 @@ static const struct {
       "Lists the presets, or shows every option of one.\v"
       "Examples:\n  firectl presets\n  firectl presets official-gpt --json\n" },
     [FIRECTL_SELFTEST] = { "",
-      "Projects a handful of matrices on every compute path this machine has and compares them with "
+      "Projects a handful of matrices on every compute path of this machine and compares them with "
       "the float64 reference.\v"
       "Examples:\n  firectl selftest\n  firectl selftest --path avx2 --json\n" },
 };
