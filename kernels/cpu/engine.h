@@ -30,6 +30,10 @@ struct engine_ops {
     void (*symmetric_vector)(const void *g, size_t ldg, uint32_t n, const void *x, void *y);
     /* sum of x_i y_i in f64. */
     double (*dot)(const void *x, const void *y, size_t n);
+    /* y <- y + factor * x. */
+    void (*add)(void *y, const void *x, double factor, size_t n);
+    /* Upper triangle: g <- g + factor * s + shift * I. */
+    void (*add_upper)(void *g, const void *s, size_t ld, uint32_t n, double factor, double shift);
 };
 
 struct engine {

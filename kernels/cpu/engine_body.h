@@ -151,47 +151,62 @@ static const TN(block_function) TN(block_table)[2][MR][2] = {
 
 #define NR ((uint32_t)(2 * VL))
 
+/* One vector of a row that is stored as T, or as f32 when `narrow`. */
+INLINE void TN(pack_vector)(const struct product *product, const void *base, size_t at, T *packed)
+{
+    if (product->narrow) {
+        const float *source = (const float *)base + at;
+
+        for (uint32_t v = 0; v < VL; v++)
+            packed[v] = (T)source[v];
+    } else {
+        *(TN(vec) *)packed = *(const TN(vec) *)((const T *)base + at);
+    }
+}
+
 /* Rows p0.. of B, columns j0.., as panels of NR columns: panel after panel, row after row. A last
  * panel of one vector is stored VL wide. */
 static void TN(pack_b)(const struct product *product, uint32_t p0, uint32_t kc, uint32_t j0,
                        uint32_t width, T *packed)
 {
     for (uint32_t j = 0; j < width; j += NR) {
-        const uint32_t columns = width - j < NR ? (uint32_t)VL : NR;
+        const bool single = width - j < NR;
 
         for (uint32_t p = 0; p < kc; p++) {
             const size_t at = (size_t)(p0 + p) * product->ldb + j0 + j;
 
-            if (product->narrow) {
-                const float *source = (const float *)product->b + at;
-
-                for (uint32_t v = 0; v < columns; v++)
-                    packed[v] = (T)source[v];
-            } else {
-                memcpy(packed, (const T *)product->b + at, columns * sizeof(T));
-            }
-            packed += columns;
+            TN(pack_vector)(product, product->b, at, packed);
+            packed += VL;
+            if (single)
+                continue;
+            TN(pack_vector)(product, product->b, at + VL, packed);
+            packed += VL;
         }
     }
 }
 
-/* Columns i.. of the transposed A (k x m), rows p0.., as one panel of `rows` columns. */
+/* Columns i.. of the transposed A (k x m), rows p0.., as one panel of `rows` columns. Away from the
+ * end of a row PRODUCT_PAD elements are copied at a time: the surplus is overwritten by the next
+ * row's, or falls into the slack behind the panel. */
 static void TN(pack_a)(const struct product *product, uint32_t p0, uint32_t kc, uint32_t i,
                        uint32_t rows, T *packed)
 {
+    const bool whole = i + PRODUCT_PAD <= product->lda;
+
     for (uint32_t p = 0; p < kc; p++) {
         const size_t at = (size_t)(p0 + p) * product->lda + i;
+        const uint32_t count = whole ? PRODUCT_PAD : rows;
 
         if (product->narrow) {
             const float *source = (const float *)product->a + at;
 
-            for (uint32_t r = 0; r < rows; r++)
+            for (uint32_t r = 0; r < count; r++)
                 packed[r] = (T)source[r];
+        } else if (whole) {
+            memcpy(packed, (const T *)product->a + at, PRODUCT_PAD * sizeof(T));
         } else {
-            const T *source = (const T *)product->a + at;
-
             for (uint32_t r = 0; r < rows; r++)
-                packed[r] = source[r];
+                packed[r] = ((const T *)product->a + at)[r];
         }
         packed += rows;
     }
@@ -204,44 +219,62 @@ struct TN(depth) {
     const T *packed_b;
     T *packed_a;
     T beta;
+    bool first; /* block of depth: C gets beta times what it was */
     bool pack_a;
 };
+
+/* The part [*begin, *end) of the depth that the shapes leave for one register block. */
+INLINE void TN(clip)(const struct product *product, uint32_t i, uint32_t rows, uint32_t j,
+                     uint32_t columns, uint32_t *begin, uint32_t *end)
+{
+    if (product->a_shape == PRODUCT_LOWER && i + rows < *end)
+        *end = i + rows;
+    if (product->b_shape == PRODUCT_UPPER && j + columns < *end)
+        *end = j + columns;
+    if (product->a_shape == PRODUCT_UPPER && i > *begin)
+        *begin = i;
+    if (product->b_shape == PRODUCT_LOWER && j > *begin)
+        *begin = j;
+    if (*end < *begin)
+        *end = *begin;
+}
 
 /* All columns of the tile for rows [i, i + rows). */
 static void TN(row_of_blocks)(const struct product *product, const struct TN(depth) * depth,
                               uint32_t i, uint32_t rows)
 {
-    struct TN(block) block = {
-        .k = depth->kc, .ldc = product->ldc, .alpha = (T)product->alpha, .beta = depth->beta
-    };
     const int by_rows = !product->a_transposed;
     const TN(block_function) *functions = TN(block_table)[by_rows][rows - 1];
+    struct TN(block)
+        block = { .ldc = product->ldc, .alpha = (T)product->alpha, .beta = depth->beta };
     const T *packed_b = depth->packed_b;
-    uint32_t j = depth->j0;
+    const T *a;
+    size_t a_step; /* elements from one p to the next */
 
     if (depth->pack_a) {
         TN(pack_a)(product, depth->p0, depth->kc, i, rows, depth->packed_a);
-        block.a = depth->packed_a;
-        block.a_col_stride = rows;
+        a = depth->packed_a;
+        a_step = block.a_col_stride = rows;
     } else if (by_rows) {
-        block.a = (const T *)product->a + (size_t)i * product->lda + depth->p0;
+        a = (const T *)product->a + (size_t)i * product->lda + depth->p0;
         block.a_row_stride = product->lda;
+        a_step = 1;
     } else {
-        block.a = (const T *)product->a + (size_t)depth->p0 * product->lda + i;
-        block.a_col_stride = product->lda;
+        a = (const T *)product->a + (size_t)depth->p0 * product->lda + i;
+        a_step = block.a_col_stride = product->lda;
     }
-    while (j < depth->j1) {
+    for (uint32_t j = depth->j0; j < depth->j1;) {
         const uint32_t columns = depth->j1 - j <= VL ? (uint32_t)VL : NR;
+        uint32_t begin = depth->p0, end = depth->p0 + depth->kc;
 
-        /* Blocks wholly below the diagonal are not wanted. */
-        if (!product->upper || j + columns > i) {
-            if (packed_b) {
-                block.b = packed_b;
-                block.ldb = columns;
-            } else {
-                block.b = (const T *)product->b + (size_t)depth->p0 * product->ldb + j;
-                block.ldb = product->ldb;
-            }
+        TN(clip)(product, i, rows, j, columns, &begin, &end);
+        /* Blocks wholly below the diagonal are not wanted; empty ones only clear C. */
+        if ((!product->upper || j + columns > i) && (end > begin || depth->first)) {
+            block.k = end - begin;
+            block.a = a + (begin - depth->p0) * a_step;
+            block.ldb = packed_b ? columns : product->ldb;
+            block.b = packed_b ? packed_b + (size_t)(begin - depth->p0) * columns
+                               : (const T *)product->b + (size_t)begin * product->ldb + j;
             block.c = (T *)product->c + (size_t)i * product->ldc + j;
             functions[columns == NR](&block);
         }
@@ -255,6 +288,9 @@ static void TN(row_of_blocks)(const struct product *product, const struct TN(dep
 static void TN(tile)(const struct product *product, uint32_t i0, uint32_t i1, uint32_t j0,
                      uint32_t j1, void *scratch)
 {
+    if (product->upper && i0 > j0) /* columns left of the diagonal are not wanted */
+        j0 += (i0 - j0) / PRODUCT_PAD * PRODUCT_PAD;
+
     const uint32_t width = (j1 - j0 + (uint32_t)VL - 1) / (uint32_t)VL * (uint32_t)VL;
     const uint32_t chunks = (i1 - i0 + MR - 1) / MR;
     struct TN(depth) depth = { .i0 = i0, .i1 = i1, .j0 = j0, .j1 = j0 + width };
@@ -271,8 +307,8 @@ static void TN(tile)(const struct product *product, uint32_t i0, uint32_t i1, ui
         p_begin = j0;
 
     /* Small operands stay in cache as they are; packing them would cost more than it gains. */
-    const bool pack = product->narrow || (size_t)(p_end - p_begin) * width > 128 * 128 ||
-                      (size_t)(p_end - p_begin) * product->ldb > 192 * 1024;
+    const bool pack =
+        product->narrow || (size_t)(p_end - p_begin) * width * sizeof(T) > ENGINE_IN_CACHE;
     T *packed_b = scratch;
 
     depth.packed_a = packed_b + (size_t)KC * ENGINE_TILE_COLUMNS_MAX;
@@ -282,6 +318,7 @@ static void TN(tile)(const struct product *product, uint32_t i0, uint32_t i1, ui
         depth.kc = p_end - p;
         if (depth.kc > KC) /* two halves rather than a whole block and a sliver */
             depth.kc = depth.kc < 2 * KC ? (depth.kc + 1) / 2 : KC;
+        depth.first = first;
         depth.beta = first ? (T)product->beta : (T)1;
         first = false;
         if (pack)
@@ -298,47 +335,57 @@ static void TN(tile)(const struct product *product, uint32_t i0, uint32_t i1, ui
     }
 }
 
-/* Right-looking Cholesky of a small block, row by row, then the inverse of the lower factor. */
-static bool TN(invert_base)(void *data, size_t ldz, uint32_t n)
+/* Right-looking Cholesky of a small block, row by row, and the inverse of the lower factor beside
+ * it. Rows are `nv` vectors long, a constant after inlining: what lies left of the diagonal is
+ * carried along and never looked at. */
+INLINE bool TN(invert_rows)(T *z, size_t ldz, uint32_t n, const uint32_t nv)
 {
-    T u[ENGINE_BASE][ENGINE_BASE] __attribute__((aligned(64))) = { 0 };
-    T inverse[ENGINE_BASE][ENGINE_BASE] __attribute__((aligned(64))) = { 0 };
-    T *z = data;
+    TN(vec) u[ENGINE_BASE][ENGINE_BASE / VL];
+    TN(vec) inverse[ENGINE_BASE][ENGINE_BASE / VL];
 
     for (uint32_t i = 0; i < n; i++) {
-        for (uint32_t j = i; j < n; j++)
-            u[i][j] = z[i * ldz + j];
+        for (uint32_t v = 0; v < nv; v++) {
+            u[i][v] = *(const TN(vec) *)(z + i * ldz + v * VL);
+            inverse[i][v] = (TN(vec)){ 0 };
+        }
     }
     for (uint32_t p = 0; p < n; p++) {
+        const T *pivots = (const T *)u[p];
+        const T pivot = pivots[p];
+        TN(vec) row[ENGINE_BASE / VL], inverse_row[ENGINE_BASE / VL];
         T reciprocal;
 
-        if (!(u[p][p] > 0))
+        if (!(pivot > 0))
             return false;
-        reciprocal = 1 / TN(root)(u[p][p]);
-        for (uint32_t j = 0; j < ENGINE_BASE; j++)
-            u[p][j] *= reciprocal;
+        reciprocal = 1 / TN(root)(pivot);
+        ((T *)inverse[p])[p] = 1;
+        /* Row p of L^-1 is (e_p - sum over q < p of L_pq row q) / L_pp; the sum is complete. Rows
+         * below lose L_ip = u_pi times it, with the unscaled u: hence the square. */
+        for (uint32_t v = 0; v < nv; v++) {
+            row[v] = u[p][v] * (reciprocal * reciprocal);
+            inverse_row[v] = inverse[p][v] * (reciprocal * reciprocal);
+            inverse[p][v] *= reciprocal;
+        }
         for (uint32_t i = p + 1; i < n; i++) {
-            const T factor = u[p][i];
+            const T factor = pivots[i];
 
-            for (uint32_t j = 0; j < ENGINE_BASE; j++)
-                u[i][j] -= factor * u[p][j];
+            for (uint32_t v = 0; v < nv; v++) {
+                u[i][v] -= factor * row[v];
+                inverse[i][v] -= factor * inverse_row[v];
+            }
         }
-        /* Row p of L^-1: (e_p - sum over q < p of L_pq inverse_q) / L_pp, with L_pq = u[q][p]. */
-        for (uint32_t q = 0; q < p; q++) {
-            const T factor = u[q][p];
-
-            for (uint32_t j = 0; j < ENGINE_BASE; j++)
-                inverse[p][j] -= factor * inverse[q][j];
-        }
-        for (uint32_t j = 0; j < ENGINE_BASE; j++)
-            inverse[p][j] *= reciprocal;
-        inverse[p][p] = reciprocal;
     }
     for (uint32_t i = 0; i < n; i++) {
-        for (uint32_t j = 0; j < n; j++)
-            z[i * ldz + j] = j <= i ? inverse[i][j] : 0;
+        for (uint32_t v = 0; v < nv; v++)
+            *(TN(vec) *)(z + i * ldz + v * VL) = inverse[i][v];
     }
     return true;
+}
+
+static bool TN(invert_base)(void *z, size_t ldz, uint32_t n)
+{
+    return n <= 8 && VL <= 8 ? TN(invert_rows)(z, ldz, n, 8 / VL ? 8 / VL : 1)
+                             : TN(invert_rows)(z, ldz, n, ENGINE_BASE / VL);
 }
 
 static void TN(affine)(void *data, size_t ldg, uint32_t n, double factor, double shift)
@@ -448,12 +495,34 @@ static double TN(dot)(const void *x_data, const void *y_data, size_t n)
     return sum;
 }
 
-#define OPS                                                                                        \
-    {                                                                                              \
-        .element_bytes = sizeof(T), .tile = TN(tile), .invert_base = TN(invert_base),              \
-        .affine = TN(affine), .mirror = TN(mirror), .sums = TN(sums),                              \
-        .symmetric_vector = TN(symmetric_vector), .dot = TN(dot),                                  \
+static void TN(add)(void *y_data, const void *x_data, double factor, size_t n)
+{
+    const T *x = x_data;
+    T *y = y_data;
+    const T f = (T)factor;
+
+    for (size_t i = 0; i < n; i++)
+        y[i] += f * x[i];
+}
+
+static void TN(add_upper)(void *g, const void *s, size_t ld, uint32_t n, double factor,
+                          double shift)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        T *row = (T *)g + i * ld;
+
+        TN(add)(row + i, (const T *)s + i * ld + i, factor, n - i);
+        row[i] += (T)shift;
     }
+}
+
+/* clang-format off */
+#define OPS { \
+    .element_bytes = sizeof(T), .tile = TN(tile), .invert_base = TN(invert_base), \
+    .affine = TN(affine), .mirror = TN(mirror), .sums = TN(sums), \
+    .symmetric_vector = TN(symmetric_vector), .dot = TN(dot), .add = TN(add), \
+    .add_upper = TN(add_upper) }
+/* clang-format on */
 static const struct engine_ops TN(ops) = OPS;
 #undef OPS
 

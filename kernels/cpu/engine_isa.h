@@ -13,8 +13,15 @@
 #define UNROLL _Pragma("GCC unroll 12")
 #endif
 #define ENGINE_TILE_COLUMNS_MAX 512u
-#define root_f32                sqrtf
-#define root_f64                sqrt
+/* Bytes of B that are multiplied in place: each block of KC rows then stays in L2 by itself, and
+ * packing would only copy it. Beyond, rows lie so far apart that address translation shows. */
+#define ENGINE_IN_CACHE (8u << 20)
+/* Rows of B to a block of depth. A sum is rounded at each of its terms: short blocks, added up
+ * afterwards, halve the error of a long f32 sum. */
+#define ENGINE_DEPTH_F32 128u
+#define ENGINE_DEPTH_F64 256u
+#define root_f32         sqrtf
+#define root_f64         sqrt
 
 #define T        float
 #define TN(name) name##_f32
@@ -33,10 +40,11 @@
 
 const struct engine ENGINE_SYMBOL = {
     .name = ENGINE_NAME,
-    .scratch_bytes = 384u * (ENGINE_TILE_COLUMNS_MAX + MR) * sizeof(float) >
-                             256u * (ENGINE_TILE_COLUMNS_MAX + MR) * sizeof(double)
-                         ? 384u * (ENGINE_TILE_COLUMNS_MAX + MR) * sizeof(float)
-                         : 256u * (ENGINE_TILE_COLUMNS_MAX + MR) * sizeof(double),
+    .scratch_bytes =
+        ENGINE_DEPTH_F32 * (ENGINE_TILE_COLUMNS_MAX + PRODUCT_PAD) * sizeof(float) >
+                ENGINE_DEPTH_F64 *(ENGINE_TILE_COLUMNS_MAX + PRODUCT_PAD) * sizeof(double)
+            ? ENGINE_DEPTH_F32 *(ENGINE_TILE_COLUMNS_MAX + PRODUCT_PAD) * sizeof(float)
+            : ENGINE_DEPTH_F64 *(ENGINE_TILE_COLUMNS_MAX + PRODUCT_PAD) * sizeof(double),
     .mr = MR,
     .nr = 2 * VECTOR_BYTES / sizeof(float),
     .f32 = ops_f32,

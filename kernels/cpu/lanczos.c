@@ -18,29 +18,6 @@ static void set(const struct engine_ops *ops, void *x, size_t i, double value)
         ((float *)x)[i] = (float)value;
 }
 
-/* y += factor * x */
-static void add(const struct engine_ops *ops, void *y, const void *x, double factor, uint32_t n)
-{
-    if (ops->element_bytes == sizeof(double)) {
-        for (uint32_t i = 0; i < n; i++)
-            ((double *)y)[i] += factor * ((const double *)x)[i];
-    } else {
-        for (uint32_t i = 0; i < n; i++)
-            ((float *)y)[i] += (float)factor * ((const float *)x)[i];
-    }
-}
-
-static void scale(const struct engine_ops *ops, void *y, const void *x, double factor, uint32_t n)
-{
-    if (ops->element_bytes == sizeof(double)) {
-        for (uint32_t i = 0; i < n; i++)
-            ((double *)y)[i] = factor * ((const double *)x)[i];
-    } else {
-        for (uint32_t i = 0; i < n; i++)
-            ((float *)y)[i] = (float)(factor * (double)((const float *)x)[i]);
-    }
-}
-
 /* Eigenvalues of the symmetric tridiagonal (diagonal, off) by implicit QL, ascending; `first` gets
  * the first component of each eigenvector. */
 static void tridiagonal(double *diagonal, double *off, double *first, uint32_t n)
@@ -122,23 +99,21 @@ void lanczos_run(const struct engine_ops *ops, const void *g, size_t ldg, uint32
     for (uint32_t i = 0; i < n; i++)
         set(ops, basis, i, fire_random_normal(&random));
     norm = sqrt(ops->dot(basis, basis, n));
-    scale(ops, basis, basis, 1 / norm, n);
+    ops->add(basis, basis, 1 / norm - 1, n);
     while (count < steps) {
         const char *v = basis + count * stride;
         char *next = basis + (count + 1) * stride;
 
         ops->symmetric_vector(g, ldg, n, v, next);
         diagonal[count] = ops->dot(v, next, n);
-        for (int twice = 0; twice < 2; twice++) {
-            for (uint32_t q = 0; q <= count; q++)
-                add(ops, next, basis + q * stride, -ops->dot(basis + q * stride, next, n), n);
-        }
+        for (uint32_t q = 0; q <= count; q++)
+            ops->add(next, basis + q * stride, -ops->dot(basis + q * stride, next, n), n);
         norm = sqrt(ops->dot(next, next, n));
         off[count] = norm;
         count++;
         if (norm <= 1e-6 * fabs(diagonal[0]))
             break;
-        scale(ops, next, next, 1 / norm, n);
+        ops->add(next, next, 1 / norm - 1, n);
     }
     tridiagonal(diagonal, off, first, count);
     out->count = count;

@@ -8,7 +8,7 @@
 
 #include "dense.h"
 
-#define LANCZOS_STEPS 20u
+#define LANCZOS_STEPS 12u
 
 struct lanczos {
     uint32_t count;

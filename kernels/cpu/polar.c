@@ -3,14 +3,21 @@
  *
  *   T3    X (1.5 I - 0.5 G), when sqrt(DfI) is small enough that one such step is proven to finish
  *   H     Halley's rational step, the same with a wider reach
- *   D     the weighted rational step X (b/c I + (a - b/c)(I + c G)^-1): weights from a lower bound
- * l on the singular values; in f32 never with l below 0.01, where rounding would show D64   the
- * same in f64 from l = 1e-6: for the first step of matrices with many small values gram  D and T3
- * on the r x r side only, one product with X at the end: long, well-conditioned X
+ *   D     the weighted rational step X (b/c I + (a - b/c)(I + c G)^-1), weights from a lower bound l
+ *         on the singular values
+ *   D64   all of it in f64: the first step of every matrix that is not known to be well conditioned
+ *   gram  D, H and T3 on the r x r side only, one product with X at the end, once l is large enough
+ *
+ * What rounding does to the polar factor: an error of G is multiplied by c in the directions whose
+ * singular values are below 1/sqrt(c), and an error of the product by a in theirs. So a step in f32
+ * may not have an l below 0.01, and the Gram side, which loses the square of the condition number,
+ * comes last.
  *
  * A lower bound is an estimate: the DfI at the top of the loop decides, so a wrong one costs a step
- * and never a result. Three starts, each tried when the one before met smaller singular values than
- * it can treat well: GENTLE (f32 only), WIDE (D64 first), HARD (two D64 on an f64 copy). */
+ * and never a result. Three starts, each tried when the one before has met smaller singular values
+ * than it can treat well: NEAR (the first l is what a random matrix of that size would have), WIDE
+ * (l = 1e-6) and HARD (an f64 copy, and the singular values that are only rounding noise removed:
+ * polar_rank.c). */
 #include "polar.h"
 
 #include <math.h>
@@ -18,26 +25,30 @@
 #include <string.h>
 
 #include "lanczos.h"
-#include "random.h"
-#include "statistics.h"
 
-#define ITERATIONS_MAX  40u
-#define LOWER_F32       0.01 /* smallest l whose weights f32 (and gentle f64) arithmetic carries */
-#define LOWER_WIDE      1e-6 /* l of a D64 step */
-#define GRAM_LOWER      0.1  /* Gram-side steps lose the square of the condition number */
-#define GRAM_ASPECT     1.5  /* rows / cols from which they pay */
-#define SMALL_SIDE      96u  /* below, a Lanczos run costs more than it saves */
-#define TINY_SIDE       24u  /* below, f64 throughout costs nothing */
-#define GENTLE_SHARE    0.25 /* share of small singular values f32 can lift to within 1e-5 */
-#define CERTIFIED_SHARE 0.25 /* of the target a proven bound must reach: room for rounding */
+#define ITERATIONS_MAX      40u
+#define LOWER_F32           0.01 /* least l of a step in f32 */
+#define LOWER_WIDE          1e-6 /* l of the first step of a WIDE or HARD start */
+#define LOWER_NEAR_MIN      3e-5 /* and of a NEAR one: NEAR_SHARE / cols, within these */
+#define LOWER_NEAR_MAX      3e-3
+#define NEAR_SHARE          0.1  /* … where Lanczos will see smaller values afterwards */
+#define NEAR_SHARE_BLIND    0.03 /* … where it will not */
+#define LOWER_FAST          3e-4 /* l of the first step when only the DfI counts */
+#define KNOWN_LOWER         0.2  /* a first Lanczos estimate below this may as well be 0 */
+#define GRAM_LOWER          0.1  /* from here on the Gram side is accurate enough */
+#define GRAM_STEPS_EXPECTED 3u
+#define GRAM_STEPS_MAX      8u
+#define LONG_ASPECT         1.5
+#define SMALL_SIDE          96u  /* below, a Lanczos run costs more than it saves */
+#define TINY_SIDE           24u  /* below, f64 throughout costs nothing */
+#define CERTIFIED_SHARE     0.25 /* of the target a proven bound must reach: room for rounding */
 
-enum start { START_GENTLE, START_WIDE, START_HARD };
+enum start { START_NEAR, START_WIDE, START_HARD };
 
 /* What is known of the singular values of x. */
 struct knowledge {
     double upper_square; /* G is divided by this */
     double lower;        /* estimated least singular value after that */
-    double small_share;  /* share of them that a D step with l = LOWER_F32 has to lift */
 };
 
 struct weights {
@@ -77,7 +88,7 @@ static double after_halley(double e)
     return e * e * e / ((4 - 3 * e) * (4 - 3 * e));
 }
 
-/* The DfI a proven bound must reach before the iteration may end. The target, and, unless only the
+/* The DfI a proven bound must reach before the iteration may end: the target, and, unless only the
  * DfI counts, what keeps the distance to the polar factor within its promise: the last step's
  * share of ||Q - UV^T||_F / sqrt(r) is half of sqrt(DfI / r). */
 static double goal_of(const struct fire_plan *plan)
@@ -93,22 +104,29 @@ static bool finishes(const struct polar *polar, double bound)
     return bound * bound <= CERTIFIED_SHARE * goal_of(polar->plan);
 }
 
-/* One D step. space->g holds G in `dtype`; x is multiplied by
- * (b/c I + (a - b/c) Z^-1) / u with Z = I + c G / u^2. */
-static enum fire_status step_rational(struct polar *polar, enum fire_dtype dtype, struct weights w,
-                                      double upper_square)
+/* space->g, G in `dtype`, becomes Z^-1, upper triangle, with Z = I + c G / u^2. */
+static bool rational_inverse(struct polar *polar, enum fire_dtype dtype, struct weights w,
+                             double upper_square)
 {
     struct polar_space *space = polar->space;
-    const struct engine_ops *ops = crew_ops(polar->crew, dtype);
+
+    crew_ops(polar->crew, dtype)->affine(space->g, space->ld, space->cols, w.c / upper_square, 1);
+    return dense_inverse(polar->crew, dtype, space->g, space->ld, space->cols, space->inverse);
+}
+
+/* x <- x (b/c I + (a - b/c) Z^-1) / u, the product in `product_dtype`. */
+static void rational_apply(struct polar *polar, enum fire_dtype dtype,
+                           enum fire_dtype product_dtype, struct weights w, double upper_square)
+{
+    struct polar_space *space = polar->space;
     const double u = sqrt(upper_square);
 
-    ops->affine(space->g, space->ld, space->cols, w.c / upper_square, 1);
-    if (!dense_inverse(polar->crew, dtype, space->g, space->ld, space->cols, space->inverse))
-        return FIRE_BAD_REQUEST;
-    ops->affine(space->g, space->ld, space->cols, (w.a - w.b / w.c) / u, w.b / w.c / u);
-    polar_apply(polar, dtype);
+    crew_ops(polar->crew, dtype)
+        ->affine(space->g, space->ld, space->cols, (w.a - w.b / w.c) / u, w.b / w.c / u);
+    if (dtype != product_dtype)
+        dense_narrow(space->g, space->cols * space->ld);
+    polar_apply(polar, product_dtype);
     polar->steps++;
-    return FIRE_OK;
 }
 
 static void step_t3(struct polar *polar, double upper_square)
@@ -121,66 +139,9 @@ static void step_t3(struct polar *polar, double upper_square)
     polar_apply(polar, polar->dtype);
     polar->steps++;
     polar_note(polar, "T3");
-    polar->certified = true;
-}
-
-/* Lanczos on G: the upper end, the lower end, and how much of the spectrum is small. */
-static void look(struct polar *polar, double norm_of_g, bool first, struct knowledge *known)
-{
-    struct polar_space *space = polar->space;
-    const double c = weights_for(LOWER_F32).c;
-    struct lanczos lanczos;
-
-    lanczos_run(crew_ops(polar->crew, polar->dtype), space->g, space->ld, space->cols,
-                space->vectors, &lanczos);
-    if (first) {
-        const double largest = 1.05 * lanczos.value[lanczos.count - 1];
-
-        known->upper_square = largest < norm_of_g ? largest : norm_of_g;
-    }
-    known->small_share = 0;
-    for (uint32_t i = 0; i < lanczos.count; i++) {
-        const double square = fmax(lanczos.value[i], 0) / known->upper_square;
-
-        known->small_share += lanczos.weight[i] / (1 + c * square);
-    }
-    /* The least Ritz value lies above the least eigenvalue: lean to the safe side. */
-    known->lower = 0.7 * sqrt(fmax(lanczos.value[0], 0) / known->upper_square);
 }
 
 /* --- the Gram side ------------------------------------------------------------------------- */
-
-static enum fire_status gram_room(struct polar_space *space)
-{
-    for (int i = 0; i < 3; i++) {
-        if (!space->gram[i])
-            space->gram[i] = aligned_alloc(64, (space->g_bytes + 63) / 64 * 64);
-        if (!space->gram[i])
-            return FIRE_NO_MEMORY;
-    }
-    return FIRE_OK;
-}
-
-/* Upper triangle: g += factor * s + shift * I. */
-static void add_upper(enum fire_dtype dtype, void *g, const void *s, size_t ld, uint32_t n,
-                      double factor, double shift)
-{
-    for (uint32_t i = 0; i < n; i++) {
-        if (dtype == FIRE_F64) {
-            double *row = (double *)g + i * ld;
-
-            for (uint32_t j = i; j < n; j++)
-                row[j] += factor * ((const double *)s + i * ld)[j];
-            row[i] += shift;
-        } else {
-            float *row = (float *)g + i * ld;
-
-            for (uint32_t j = i; j < n; j++)
-                row[j] += (float)factor * ((const float *)s + i * ld)[j];
-            row[i] += (float)shift;
-        }
-    }
-}
 
 /* A rational step on the r x r side: s <- M = b/c I + (a - b/c) Z^-1, full; and, unless `last`,
  * g <- G M^2, which needs one product only because c G = Z - I:
@@ -202,15 +163,53 @@ static bool gram_rational(struct polar *polar, struct weights w, void *s, bool l
         dense_mirror(polar->crew, dtype, s, space->ld, n);
         dense_symmetric_product(polar->crew, dtype, n, s, s, space->ld, -gamma * gamma / w.c,
                                 beta * beta, space->g);
-        add_upper(dtype, space->g, s, space->ld, n, (gamma * gamma - 2 * beta * gamma) / w.c,
-                  2 * beta * gamma / w.c);
+        ops->add_upper(space->g, s, space->ld, n, (gamma * gamma - 2 * beta * gamma) / w.c,
+                       2 * beta * gamma / w.c);
     }
     ops->affine(s, space->ld, n, gamma, beta);
-    dense_mirror(polar->crew, dtype, s, space->ld, n);
     return true;
 }
 
-/* Runs to the end on the r x r side and multiplies x once. */
+static void swap(void **a, void **b)
+{
+    void *other = *a;
+
+    *a = *b;
+    *b = other;
+}
+
+/* The step that the normalised G in space->g asks for, into `step`, upper triangle. `*last` says
+ * whether it is proven to be the last one. FIRE_TOO_LATE: after `done` steps the DfI shows singular
+ * values far below what was expected, which this side cannot treat accurately. */
+static enum fire_status gram_step(struct polar *polar, double *lower, uint32_t done, void *step,
+                                  bool *last)
+{
+    struct polar_space *space = polar->space;
+    const struct engine_ops *ops = crew_ops(polar->crew, polar->dtype);
+    double dfi, square, trace;
+
+    ops->sums(space->g, space->ld, space->cols, 1, &dfi, &square, &trace);
+    const double e = sqrt(dfi);
+
+    polar->steps++;
+    if (e < 1 && finishes(polar, after_t3(e))) {
+        memcpy(step, space->g, space->cols * space->ld * ops->element_bytes);
+        ops->affine(step, space->ld, space->cols, -0.5, 1.5);
+        polar_note(polar, "T3");
+        *last = true;
+        return FIRE_OK;
+    }
+    if (done >= GRAM_STEPS_EXPECTED && e >= 0.5)
+        return FIRE_TOO_LATE;
+    *last = e < 1 && finishes(polar, after_halley(e));
+    const struct weights w = weights_for(*last ? 1 : *lower);
+
+    polar_note(polar, *last ? "H" : "D");
+    *lower = fmin(1, image_of(w, *lower));
+    return gram_rational(polar, w, step, *last) ? FIRE_OK : FIRE_BAD_REQUEST;
+}
+
+/* Runs to the end on the r x r side and multiplies x once. On failure x is as it was. */
 static enum fire_status finish_on_gram_side(struct polar *polar, const struct knowledge *known)
 {
     struct polar_space *space = polar->space;
@@ -218,52 +217,29 @@ static enum fire_status finish_on_gram_side(struct polar *polar, const struct kn
     const struct engine_ops *ops = crew_ops(polar->crew, dtype);
     const uint32_t n = space->cols;
     double lower = known->lower;
-    bool last = false, first = true;
-    void *product, *step, *other;
+    void *product = NULL, *step, *other;
+    bool last = false;
 
-    if (gram_room(space) != FIRE_OK)
+    if (polar_space_gram(space) != FIRE_OK)
         return FIRE_NO_MEMORY;
-    product = space->gram[0];
-    step = space->gram[1];
-    other = space->gram[2];
+    step = space->gram[0];
+    other = space->gram[1];
     ops->affine(space->g, space->ld, n, 1 / known->upper_square, 0);
     polar_note(polar, "gram(");
-    for (uint32_t i = 0; i < 8 && !last; i++) {
-        double dfi, square, trace;
+    for (uint32_t i = 0; i < GRAM_STEPS_MAX && !last; i++) {
+        const enum fire_status status = gram_step(polar, &lower, i, step, &last);
 
-        ops->sums(space->g, space->ld, n, 1, &dfi, &square, &trace);
-        const double e = sqrt(dfi);
-
-        if (e < 1 && finishes(polar, after_t3(e))) {
-            last = true;
-            memcpy(step, space->g, n * space->ld * ops->element_bytes);
-            ops->affine(step, space->ld, n, -0.5, 1.5);
-            dense_mirror(polar->crew, dtype, step, space->ld, n);
-            polar_note(polar, "T3");
-        } else {
-            last = e < 1 && finishes(polar, after_halley(e));
-            const struct weights w = weights_for(last ? 1 : lower);
-
-            if (!gram_rational(polar, w, step, last))
-                return FIRE_BAD_REQUEST;
-            lower = fmin(1, image_of(w, lower));
-            polar_note(polar, last ? "H" : "D");
-        }
-        polar->steps++;
-        if (first) {
-            void *swap = product;
-
-            product = step;
-            step = swap;
-            first = false;
+        if (status != FIRE_OK)
+            return status;
+        dense_mirror(polar->crew, dtype, step, space->ld, n);
+        if (!product) {
+            product = space->gram[2];
+            swap(&product, &step);
             continue;
         }
         dense_symmetric_product(polar->crew, dtype, n, product, step, space->ld, 1, 0, other);
         dense_mirror(polar->crew, dtype, other, space->ld, n);
-        void *swap = product;
-
-        product = other;
-        other = swap;
+        swap(&product, &other);
     }
     memcpy(space->g, product, n * space->ld * ops->element_bytes);
     ops->affine(space->g, space->ld, n, 1 / sqrt(known->upper_square), 0);
@@ -281,44 +257,72 @@ struct attempt {
     struct knowledge known;
     enum fire_dtype g_dtype; /* of the G at hand */
     uint32_t iteration;
-    uint32_t gentle_steps; /* D steps with l = LOWER_F32 */
 };
 
 enum verdict { VERDICT_GO_ON, VERDICT_DONE, VERDICT_TOO_SMALL, VERDICT_FAILED, VERDICT_NO_MEMORY };
+
+static bool exact(const struct polar *polar)
+{
+    return polar->plan->compute == FIRE_F64;
+}
+
+/* Lanczos on G: the ends of the spectrum. */
+static void look(struct polar *polar, struct attempt *attempt)
+{
+    struct polar_space *space = polar->space;
+    struct knowledge *known = &attempt->known;
+    struct lanczos lanczos;
+
+    lanczos_run(crew_ops(polar->crew, attempt->g_dtype), space->g, space->ld, space->cols,
+                space->vectors, &lanczos);
+    if (attempt->iteration == 0)
+        known->upper_square = fmin(1.05 * lanczos.value[lanczos.count - 1], known->upper_square);
+    /* The least Ritz value lies above the least eigenvalue: lean to the safe side. What the last
+     * step's weights promise is the better estimate where the two agree. */
+    const double seen = sqrt(fmax(lanczos.value[0], 0) / known->upper_square);
+
+    if (attempt->iteration == 0 || seen < known->lower || seen > 2 * known->lower)
+        known->lower = 0.8 * seen;
+}
+
+static bool looks(const struct polar *polar, const struct attempt *attempt)
+{
+    if (polar->space->cols < SMALL_SIDE && !exact(polar))
+        return false;
+    return attempt->start == START_NEAR ||
+           (attempt->start == START_WIDE && attempt->iteration == 1);
+}
 
 /* The scale of the first G. A nearly isometric x is divided by the factor that brings G closest to
  * I; any other by an upper bound of its largest singular value. */
 static void first_look(struct polar *polar, struct attempt *attempt)
 {
     struct polar_space *space = polar->space;
-    struct knowledge *known = &attempt->known;
     double dfi, square, trace;
 
     crew_ops(polar->crew, attempt->g_dtype)
         ->sums(space->g, space->ld, space->cols, 1, &dfi, &square, &trace);
-    if (space->cols - trace * trace / square < 0.5) {
-        known->upper_square = square / trace;
-        known->lower = 0.5;
-        return;
-    }
-    known->upper_square = sqrt(square);
-    if (attempt->start == START_GENTLE)
-        look(polar, sqrt(square), true, known);
+    attempt->known.lower = LOWER_WIDE;
+    if (space->cols - trace * trace / square < 0.5)
+        attempt->known.upper_square = square / trace;
+    else
+        attempt->known.upper_square = sqrt(square);
 }
 
-/* Small values everywhere: f32 would not lift them accurately. The D64 step takes over before
- * anything was done to x. */
-static bool wants_wide(const struct polar *polar, const struct attempt *attempt)
+/* Squares mostly need f64 for their first step; long matrices mostly do not. */
+static bool widens(const struct polar *polar, const struct attempt *attempt)
 {
-    return attempt->start == START_GENTLE && attempt->iteration == 0 && !polar->plan->fast &&
-           polar->dtype == FIRE_F32 && attempt->known.small_share > GENTLE_SHARE;
+    const struct polar_space *space = polar->space;
+
+    if (attempt->iteration > 0 || polar->dtype == FIRE_F64)
+        return false;
+    return attempt->start == START_WIDE ||
+           (!polar->plan->fast && space->rows < LONG_ASPECT * space->cols);
 }
 
-static void make_gram(struct polar *polar, struct attempt *attempt)
+static void make_gram(struct polar *polar, struct attempt *attempt, bool widen)
 {
     struct polar_space *space = polar->space;
-    const bool widen =
-        attempt->start == START_WIDE && attempt->iteration == 0 && polar->dtype == FIRE_F32;
 
     attempt->g_dtype = widen ? FIRE_F64 : polar->dtype;
     dense_gram(polar->crew, attempt->g_dtype, widen, space->x, space->ld, space->rows, space->cols,
@@ -327,90 +331,131 @@ static void make_gram(struct polar *polar, struct attempt *attempt)
         polar_note_before(polar, space->g, attempt->g_dtype);
 }
 
-/* The values expected to have converged have not: there are smaller ones than this start treats
- * well, or, at the last start, none at all. */
-static enum verdict stagnated(struct polar *polar, const struct attempt *attempt, double dfi)
+/* Brings an f64 G back to the type of x. */
+static void narrow_gram(struct polar *polar, struct attempt *attempt)
 {
-    const bool last = attempt->start == START_HARD || polar->plan->compute == FIRE_F64;
-
-    if (!last)
-        return VERDICT_TOO_SMALL;
-    polar->rank_defect = (uint32_t)lround(dfi);
-    polar->gram_valid = true;
-    polar->dfi = dfi;
-    return VERDICT_DONE;
+    if (attempt->g_dtype != polar->dtype)
+        dense_narrow(polar->space->g, polar->space->cols * polar->space->ld);
+    attempt->g_dtype = polar->dtype;
 }
 
-static bool is_stagnant(const struct polar *polar, const struct attempt *attempt, double dfi)
-{
-    if (dfi < 0.5 || fabs(dfi - round(dfi)) > 0.02 * round(dfi))
-        return false;
-    if (attempt->start == START_GENTLE)
-        return attempt->gentle_steps >= (polar->plan->compute == FIRE_F64 ? 7 : 3);
-    return attempt->known.lower > 0.99;
-}
-
-/* A D step with the best weights the start allows. */
-static enum verdict step_down(struct polar *polar, struct attempt *attempt)
+static enum verdict step_down(struct polar *polar, struct attempt *attempt, double lower,
+                              enum fire_dtype product, const char *name)
 {
     struct knowledge *known = &attempt->known;
-    const bool wide = (attempt->start == START_WIDE && attempt->iteration == 0) ||
-                      (attempt->start == START_HARD && attempt->iteration < 2);
-    const double floor = wide ? LOWER_WIDE : LOWER_F32;
-    const double lower = wide ? LOWER_WIDE : fmin(1, fmax(known->lower, floor));
     const struct weights w = weights_for(lower);
 
-    if (!wide && lower == LOWER_F32)
-        attempt->gentle_steps++;
-    polar_note(polar, attempt->g_dtype == FIRE_F64 ? "D64" : "D");
-    if (step_rational(polar, attempt->g_dtype, w, known->upper_square) != FIRE_OK)
+    polar_note(polar, name);
+    if (!rational_inverse(polar, attempt->g_dtype, w, known->upper_square))
         return VERDICT_FAILED;
+    rational_apply(polar, attempt->g_dtype, product, w, known->upper_square);
     known->lower = fmin(1, image_of(w, lower));
     known->upper_square = 1;
-    if (attempt->start == START_HARD && attempt->iteration == 1 &&
-        polar->plan->compute == FIRE_F32 && polar->space->cols > TINY_SIDE)
+    return VERDICT_GO_ON;
+}
+
+/* The first step of a NEAR start whose lower end is out of sight. */
+static enum verdict step_near(struct polar *polar, struct attempt *attempt)
+{
+    const uint32_t cols = polar->space->cols;
+    const double share = (cols >= SMALL_SIDE ? NEAR_SHARE : NEAR_SHARE_BLIND) / cols;
+
+    if (polar->plan->fast)
+        return step_down(polar, attempt, LOWER_FAST, FIRE_F32, "D");
+    if (attempt->g_dtype != FIRE_F64)
+        make_gram(polar, attempt, true);
+    return step_down(polar, attempt, fmin(fmax(share, LOWER_NEAR_MIN), LOWER_NEAR_MAX), FIRE_F64,
+                     "D64");
+}
+
+static enum verdict step_hard(struct polar *polar, struct attempt *attempt)
+{
+    const enum verdict verdict = step_down(polar, attempt, LOWER_WIDE, FIRE_F64, "D64");
+
+    /* f64 weights carry another such step before noise shows. */
+    if (verdict != VERDICT_GO_ON || (exact(polar) && attempt->iteration == 0))
+        return verdict;
+    if (polar_drop_noise(polar) != FIRE_OK)
+        return VERDICT_NO_MEMORY;
+    if (!exact(polar) && polar->space->cols > TINY_SIDE)
         polar_narrow(polar);
     return VERDICT_GO_ON;
+}
+
+/* The DfI says that singular values are left which should have converged by now. */
+static bool is_stagnant(const struct polar *polar, const struct attempt *attempt, double dfi)
+{
+    const double rest = dfi - polar->rank_defect;
+
+    if (exact(polar) && attempt->start == START_NEAR)
+        return attempt->iteration >= 7 && rest > 0.25;
+    return attempt->start != START_NEAR && attempt->known.lower > 0.99 &&
+           rest > fmax(0.25, 1e-3 * polar->space->cols);
+}
+
+/* A step far from the end. */
+static enum verdict step_far(struct polar *polar, struct attempt *attempt, double dfi)
+{
+    const struct knowledge *known = &attempt->known;
+    const bool first = attempt->iteration == 0;
+
+    if (is_stagnant(polar, attempt, dfi))
+        return VERDICT_TOO_SMALL;
+    if (looks(polar, attempt)) {
+        look(polar, attempt);
+        if (!first && known->lower < LOWER_F32 / 2 && !polar->plan->fast && !exact(polar))
+            return VERDICT_TOO_SMALL;
+    }
+    if (attempt->start == START_HARD && attempt->iteration < (exact(polar) ? 2u : 1u))
+        return step_hard(polar, attempt);
+    if (attempt->start == START_WIDE && first)
+        return step_down(polar, attempt, LOWER_WIDE, FIRE_F64, "D64");
+    if (known->lower >= (first ? KNOWN_LOWER : GRAM_LOWER) && polar->plan->side != FIRE_SIDE_X) {
+        narrow_gram(polar, attempt);
+        const enum fire_status status = finish_on_gram_side(polar, known);
+
+        attempt->known.upper_square = 1;
+        return status == FIRE_OK          ? VERDICT_GO_ON
+               : status == FIRE_NO_MEMORY ? VERDICT_NO_MEMORY
+                                          : VERDICT_TOO_SMALL;
+    }
+    if (first && known->lower < KNOWN_LOWER && !exact(polar))
+        return step_near(polar, attempt);
+    narrow_gram(polar, attempt);
+    return step_down(polar, attempt, fmin(1, fmax(known->lower, LOWER_F32)), polar->dtype,
+                     polar->dtype == FIRE_F64 ? "D64" : "D");
 }
 
 /* What to do about a G whose DfI is `dfi`. */
 static enum verdict step(struct polar *polar, struct attempt *attempt, double dfi)
 {
-    const struct polar_space *space = polar->space;
     struct knowledge *known = &attempt->known;
-    const double e = sqrt(dfi);
+    const double e = sqrt(fmax(dfi - polar->rank_defect, 0));
+    const double upper_square = known->upper_square;
 
     if (e < 1 && finishes(polar, after_t3(e))) {
-        step_t3(polar, known->upper_square);
-        known->upper_square = 1;
-        return VERDICT_GO_ON;
-    }
-    if (e < 1 && finishes(polar, after_halley(e))) {
-        polar_note(polar, "H");
-        if (step_rational(polar, attempt->g_dtype, weights_for(1), known->upper_square) != FIRE_OK)
-            return VERDICT_FAILED;
+        narrow_gram(polar, attempt);
+        step_t3(polar, upper_square);
         polar->certified = true;
         known->upper_square = 1;
         return VERDICT_GO_ON;
     }
-    if (is_stagnant(polar, attempt, dfi))
-        return stagnated(polar, attempt, dfi);
-    if (attempt->start == START_GENTLE && attempt->iteration > 0) {
-        look(polar, 1, false, known);
-        if (attempt->iteration == 1 && known->lower < 1e-3 && polar->dtype == FIRE_F32 &&
-            !polar->plan->fast)
-            return VERDICT_TOO_SMALL;
+    if (e < 1 && finishes(polar, after_halley(e))) {
+        narrow_gram(polar, attempt);
+        polar->certified = true;
+        return step_down(polar, attempt, 1, polar->dtype, "H");
     }
-    if (known->lower >= GRAM_LOWER && space->rows >= GRAM_ASPECT * space->cols &&
-        polar->plan->side != FIRE_SIDE_X && attempt->g_dtype == polar->dtype) {
-        const enum fire_status status = finish_on_gram_side(polar, known);
+    return step_far(polar, attempt, dfi);
+}
 
-        known->upper_square = 1;
-        return status == FIRE_OK          ? VERDICT_GO_ON
-               : status == FIRE_NO_MEMORY ? VERDICT_NO_MEMORY
-                                          : VERDICT_FAILED;
-    }
-    return step_down(polar, attempt);
+/* Whether the measured `dfi` ends the iteration. */
+static bool is_done(const struct polar *polar, double dfi)
+{
+    const double rest = fmax(dfi - polar->rank_defect, 0);
+
+    if (polar->rank_defect) /* the null space holds a little noise, whose square is missing */
+        return polar->certified || fabs(dfi - polar->rank_defect) <= goal_of(polar->plan);
+    return rest <= (polar->certified ? polar->plan->target : goal_of(polar->plan));
 }
 
 static enum verdict run_attempt(struct polar *polar, enum start start)
@@ -419,31 +464,28 @@ static enum verdict run_attempt(struct polar *polar, enum start start)
     const struct polar_space *space = polar->space;
     enum verdict verdict = VERDICT_GO_ON;
 
+    polar->rank_defect = 0;
+    polar->certified = false;
     for (; attempt.iteration < ITERATIONS_MAX && verdict == VERDICT_GO_ON; attempt.iteration++) {
         double dfi, square, trace;
 
-        make_gram(polar, &attempt);
-        if (attempt.iteration == 0) {
+        make_gram(polar, &attempt, widens(polar, &attempt));
+        if (attempt.iteration == 0)
             first_look(polar, &attempt);
-            if (wants_wide(polar, &attempt)) {
-                attempt.start = START_WIDE;
-                make_gram(polar, &attempt);
-            }
-        }
         crew_ops(polar->crew, attempt.g_dtype)
             ->sums(space->g, space->ld, space->cols, 1 / attempt.known.upper_square, &dfi, &square,
                    &trace);
         if (!isfinite(dfi))
             return VERDICT_FAILED;
-        if (attempt.known.upper_square == 1 &&
-            dfi <= (polar->certified ? polar->plan->target : goal_of(polar->plan))) {
-            polar->gram_valid = attempt.g_dtype == polar->dtype;
+        if (attempt.iteration > 0 && is_done(polar, dfi)) {
+            polar->gram_valid = true;
             polar->dfi = dfi;
             return VERDICT_DONE;
         }
         polar->certified = false;
         verdict = step(polar, &attempt, dfi);
-        if (polar->certified && !(polar->plan->statistics & FIRE_STATISTICS_BASIC))
+        if (verdict == VERDICT_GO_ON && polar->certified &&
+            !(polar->plan->statistics & FIRE_STATISTICS_BASIC))
             return VERDICT_DONE;
     }
     return verdict == VERDICT_GO_ON ? VERDICT_DONE : verdict;
@@ -451,12 +493,10 @@ static enum verdict run_attempt(struct polar *polar, enum start start)
 
 enum fire_status polar_converge(struct polar *polar)
 {
-    const bool gentle = polar->plan->compute == FIRE_F64 || polar->space->cols >= SMALL_SIDE;
-    enum start start = gentle ? START_GENTLE : START_WIDE;
+    enum start start = START_NEAR;
 
-    for (;; start++) {
-        const bool wide = polar->plan->compute == FIRE_F64 || polar->space->cols <= TINY_SIDE ||
-                          start == START_HARD;
+    for (;;) {
+        const bool wide = exact(polar) || polar->space->cols <= TINY_SIDE || start == START_HARD;
 
         polar->hard = start == START_HARD;
         polar_load(polar, wide ? FIRE_F64 : FIRE_F32);
@@ -470,6 +510,7 @@ enum fire_status polar_converge(struct polar *polar)
         if (start == START_HARD)
             return FIRE_BAD_REQUEST;
         polar_note(polar, "again");
+        start = start == START_NEAR && !exact(polar) ? START_WIDE : START_HARD;
     }
 }
 

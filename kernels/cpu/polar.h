@@ -30,6 +30,9 @@ void polar_space_release(struct polar_space *space);
 FIRE_NODISCARD enum fire_status polar_space_prepare(struct polar_space *space,
                                                     const struct fire_plan *plan);
 
+/* Makes space->gram's three arrays exist. */
+FIRE_NODISCARD enum fire_status polar_space_gram(struct polar_space *space);
+
 /* One matrix on its way. */
 struct polar {
     const struct crew *crew;
@@ -73,6 +76,10 @@ FIRE_NODISCARD enum fire_status polar_converge(struct polar *polar);
 /* The same for what space->x holds already, in f64. */
 FIRE_NODISCARD enum fire_status polar_converge_loaded(struct polar *polar);
 FIRE_NODISCARD enum fire_status polar_polynomial(struct polar *polar);
+
+/* After a D64 step on an f64 x: finds the singular values that are rounding noise, removes them
+ * from x and sets polar->rank_defect. */
+FIRE_NODISCARD enum fire_status polar_drop_noise(struct polar *polar);
 
 /* Fills the null space of a rank-deficient partial isometry x with a seeded orthogonal complement
  * and converges again. */

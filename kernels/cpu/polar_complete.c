@@ -49,6 +49,7 @@ enum fire_status polar_complete(struct polar *polar, uint64_t seed)
     double *x = aligned_alloc(64, bytes);
     double *noise = aligned_alloc(64, bytes);
     double *sum = aligned_alloc(64, bytes);
+    const uint32_t rank_defect = polar->rank_defect;
     enum fire_status status = FIRE_NO_MEMORY;
 
     if (!x || !noise || !sum)
@@ -78,9 +79,9 @@ enum fire_status polar_complete(struct polar *polar, uint64_t seed)
     for (size_t i = 0; i < count; i++)
         ((double *)space->x)[i] = x[i] + sum[i];
     polar->dtype = FIRE_F64;
-    polar->rank_defect = 0;
     polar_note(polar, "complete");
     status = polar_converge_loaded(polar);
+    polar->rank_defect = rank_defect; /* of the weights: what was filled */
 out:
     free(x);
     free(noise);

@@ -47,6 +47,17 @@ enum fire_status polar_space_prepare(struct polar_space *space, const struct fir
     return FIRE_OK;
 }
 
+enum fire_status polar_space_gram(struct polar_space *space)
+{
+    for (int i = 0; i < 3; i++) {
+        if (!space->gram[i])
+            space->gram[i] = room(space->g_bytes);
+        if (!space->gram[i])
+            return FIRE_NO_MEMORY;
+    }
+    return FIRE_OK;
+}
+
 #define LOAD_ROWS 64u
 
 static void load_task(void *data, uint32_t index, uint32_t worker)
@@ -117,21 +128,7 @@ void polar_apply(struct polar *polar, enum fire_dtype m_dtype)
 
 void polar_narrow(struct polar *polar)
 {
-    struct polar_space *space = polar->space;
-    const double *from = space->x;
-    float *to = space->x;
-    const size_t count = space->rows * space->ld;
-
-    /* In place: element i is read before anything at or after its old bytes is written. The copy
-     * through a local keeps the two types from being seen as one object. */
-    for (size_t i = 0; i < count; i++) {
-        double wide;
-        float narrow;
-
-        memcpy(&wide, from + i, sizeof(wide));
-        narrow = (float)wide;
-        memcpy(to + i, &narrow, sizeof(narrow));
-    }
+    dense_narrow(polar->space->x, polar->space->rows * polar->space->ld);
     polar->dtype = FIRE_F32;
     polar->gram_valid = false;
 }

@@ -44,17 +44,6 @@ static double dfi_of(struct polar *polar)
     return dfi;
 }
 
-static enum fire_status room_for_powers(struct polar_space *space)
-{
-    for (int i = 0; i < 3; i++) {
-        if (!space->gram[i])
-            space->gram[i] = aligned_alloc(64, (space->g_bytes + 63) / 64 * 64);
-        if (!space->gram[i])
-            return FIRE_NO_MEMORY;
-    }
-    return FIRE_OK;
-}
-
 /* to <- factor * from + shift * I, upper triangle. */
 static void combine(const struct polar *polar, void *to, const void *from, double factor,
                     double shift)
@@ -71,17 +60,7 @@ static void add(const struct polar *polar, void *to, const void *from, double fa
 {
     const struct polar_space *space = polar->space;
 
-    for (uint32_t i = 0; i < space->cols; i++) {
-        const size_t row = i * space->ld;
-
-        if (polar->dtype == FIRE_F64) {
-            for (uint32_t j = i; j < space->cols; j++)
-                ((double *)to)[row + j] += factor * ((const double *)from)[row + j];
-        } else {
-            for (uint32_t j = i; j < space->cols; j++)
-                ((float *)to)[row + j] += (float)factor * ((const float *)from)[row + j];
-        }
-    }
+    crew_ops(polar->crew, polar->dtype)->add_upper(to, from, space->ld, space->cols, factor, 0);
 }
 
 /* to <- c0 I + c1 G + c2 G^2 + …, upper triangle; G is in space->g, full when there are powers.
@@ -115,7 +94,7 @@ static enum fire_status run_on_x(struct polar *polar)
     const uint32_t limit = step_limit(polar->plan);
     const bool powers = polar->plan->step[0].terms > 2;
 
-    if (powers && room_for_powers(space) != FIRE_OK)
+    if (powers && polar_space_gram(space) != FIRE_OK)
         return FIRE_NO_MEMORY;
     for (uint32_t i = 0; i < limit; i++) {
         if (!polar->gram_valid)
@@ -154,7 +133,7 @@ static enum fire_status run_on_gram(struct polar *polar)
     const size_t bytes = n * space->ld * fire_dtype_bytes(dtype);
     void *spare[2] = { aligned_alloc(64, (bytes + 63) / 64 * 64),
                        aligned_alloc(64, (bytes + 63) / 64 * 64) };
-    enum fire_status status = room_for_powers(space);
+    enum fire_status status = polar_space_gram(space);
     void *product = space->gram[0], *p = space->gram[1], *other = space->gram[2];
 
     if (status != FIRE_OK || !spare[0] || !spare[1]) {
@@ -213,7 +192,7 @@ static enum fire_status norm_of(struct polar *polar, double *norm)
         return status == FIRE_TOO_LATE ? FIRE_OK : status;
     }
     case FIRE_NORMALIZE_SCHATTEN: {
-        const enum fire_status status = room_for_powers(space);
+        const enum fire_status status = polar_space_gram(space);
 
         if (status != FIRE_OK)
             return status;

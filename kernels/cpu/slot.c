@@ -138,55 +138,78 @@ static double blended(const struct pass *pass, double q, double w)
     return fire_dtype_round(pass->polar->plan->output, y);
 }
 
-/* The new weights; the sum is the SFE. The plain case is written so that it vectorises. */
+/* One row of f32 weights without blending; the loops vectorise. Returns its SFE. */
+static double row_plain(float *w, const void *q, enum fire_dtype dtype, double factor,
+                        uint32_t cols)
+{
+    double lane[8] = { 0 };
+    double sum = 0;
+    uint32_t j = 0;
+
+    for (; j + 8 <= cols; j += 8) {
+        float y[8];
+
+        if (dtype == FIRE_F64) {
+            for (uint32_t l = 0; l < 8; l++)
+                y[l] = (float)(factor * ((const double *)q)[j + l]);
+        } else {
+            for (uint32_t l = 0; l < 8; l++)
+                y[l] = (float)factor * ((const float *)q)[j + l];
+        }
+        for (uint32_t l = 0; l < 8; l++) {
+            const double d = (double)y[l] - (double)w[j + l];
+
+            lane[l] += d * d;
+            w[j + l] = y[l];
+        }
+    }
+    for (; j < cols; j++) {
+        const double x = dtype == FIRE_F64 ? ((const double *)q)[j] : (double)((const float *)q)[j];
+        const float y = (float)(factor * x);
+        const double d = (double)y - (double)w[j];
+
+        sum += d * d;
+        w[j] = y;
+    }
+    for (uint32_t l = 0; l < 8; l++)
+        sum += lane[l];
+    return sum;
+}
+
+/* Any row: blended with the old weights, rounded as the output will be. */
+static double row_general(const struct pass *pass, uint32_t i)
+{
+    const struct polar_space *space = pass->polar->space;
+    double sum = 0;
+
+    for (uint32_t j = 0; j < space->cols; j++) {
+        const size_t at = (size_t)i * space->cols + j;
+        const double w = weight_at(pass, at);
+        const double y = blended(pass, x_at(pass->polar, i * space->ld + j), w);
+
+        sum += (y - w) * (y - w);
+        if (pass->polar->plan->compute == FIRE_F64)
+            ((double *)pass->weights)[at] = y;
+        else
+            ((float *)pass->weights)[at] = (float)y;
+    }
+    return sum;
+}
+
+/* The new weights; the sum is the SFE. */
 static void rows_write(const struct pass *pass, uint32_t begin, uint32_t end, double *sum)
 {
     const struct polar_space *space = pass->polar->space;
+    const enum fire_dtype dtype = pass->polar->dtype;
     const bool plain = pass->blend == 1 && pass->polar->plan->output == FIRE_F32 &&
-                       pass->polar->plan->compute == FIRE_F32 && pass->polar->dtype == FIRE_F32;
-    const float factor = (float)pass->factor;
+                       pass->polar->plan->compute == FIRE_F32;
 
     for (uint32_t i = begin; i < end; i++) {
-        double row = 0;
+        const char *q = (const char *)space->x + i * space->ld * fire_dtype_bytes(dtype);
 
-        if (plain) {
-            float *w = (float *)pass->weights + (size_t)i * space->cols;
-            const float *q = (const float *)space->x + i * space->ld;
-            double lane[8] = { 0 };
-            uint32_t j = 0;
-
-            for (; j + 8 <= space->cols; j += 8) {
-                for (uint32_t l = 0; l < 8; l++) {
-                    const float y = factor * q[j + l];
-                    const double d = (double)y - (double)w[j + l];
-
-                    lane[l] += d * d;
-                    w[j + l] = y;
-                }
-            }
-            for (; j < space->cols; j++) {
-                const float y = factor * q[j];
-                const double d = (double)y - (double)w[j];
-
-                row += d * d;
-                w[j] = y;
-            }
-            for (uint32_t l = 0; l < 8; l++)
-                row += lane[l];
-        } else {
-            for (uint32_t j = 0; j < space->cols; j++) {
-                const size_t at = (size_t)i * space->cols + j;
-                const double w = weight_at(pass, at);
-                const double y = blended(pass, x_at(pass->polar, i * space->ld + j), w);
-
-                row += (y - w) * (y - w);
-                if (pass->polar->plan->compute == FIRE_F64)
-                    ((double *)pass->weights)[at] = y;
-                else
-                    ((float *)pass->weights)[at] = (float)y;
-            }
-        }
-        *sum += row;
+        *sum += plain ? row_plain((float *)pass->weights + (size_t)i * space->cols, q, dtype,
+                                  pass->factor, space->cols)
+                      : row_general(pass, i);
     }
 }
 
@@ -303,19 +326,33 @@ static enum fire_status spectrum(const struct fire_plan *plan, const void *weigh
     return status;
 }
 
-/* c of W = c Q. */
-static double scale_of(struct polar *polar, void *weights)
+/* c of W = c Q. Only a converged Q gives the sum of the singular values as <Q, W>. */
+static enum fire_status scale_of(struct polar *polar, void *weights, double *scale)
 {
     const struct fire_plan *plan = polar->plan;
     struct pass pass = { .polar = polar, .weights = weights, .rows = rows_inner };
+    enum fire_status status = FIRE_OK;
 
-    if (plan->scale == FIRE_SCALE_KEEP_NORM)
-        return plan->scale_factor * polar->norm / sqrt(plan->cols);
-    if (plan->scale == FIRE_SCALE_MEAN_SIGMA) {
-        /* Between steps the sums' array is free, and G is not needed any more. */
-        return plan->scale_factor * run_pass(&pass) / plan->cols;
+    *scale = plan->scale_factor;
+    if (plan->scale == FIRE_SCALE_KEEP_NORM) {
+        *scale *= polar->norm / sqrt(plan->cols);
+    } else if (plan->scale == FIRE_SCALE_MEAN_SIGMA && plan->kind == FIRE_PLAN_CONVERGE) {
+        *scale *= run_pass(&pass) / plan->cols;
+    } else if (plan->scale == FIRE_SCALE_MEAN_SIGMA) {
+        double *values = malloc(plan->cols * sizeof(double));
+        struct fire_error error;
+        double sum = 0;
+
+        if (!values)
+            return FIRE_NO_MEMORY;
+        status = fire_singular_values(weights, plan->compute, plan->rows, plan->cols, plan->cols, 1,
+                                      values, &error);
+        for (uint32_t i = 0; i < plan->cols && status == FIRE_OK; i++)
+            sum += values[i];
+        *scale *= sum / plan->cols;
+        free(values);
     }
-    return plan->scale_factor;
+    return status;
 }
 
 /* Statistics of what was written. `c` is the scale. */
@@ -364,9 +401,11 @@ static enum fire_status project(struct polar *polar, struct fire_slot *slot)
         status = residual(polar, &result->polar_residual);
     if (status == FIRE_OK && plan->statistics & FIRE_STATISTICS_SPECTRUM)
         status = spectrum(plan, slot->weights, &polar->before);
+    if (status == FIRE_OK)
+        status = scale_of(polar, slot->weights, &result->scale);
     if (status != FIRE_OK)
         return status;
-    write.factor = result->scale = scale_of(polar, slot->weights);
+    write.factor = result->scale;
     result->sfe = run_pass(&write);
     result->sfe_relative = result->sfe / (polar->norm * polar->norm);
     describe(polar, slot->weights, result->scale, result);
@@ -425,7 +464,10 @@ static enum fire_status zero(struct polar *polar, struct fire_slot *slot)
         .polar = polar, .weights = slot->weights, .blend = plan->blend, .rows = rows_write
     };
 
-    write.factor = result->scale = scale_of(polar, slot->weights);
+    status = scale_of(polar, slot->weights, &result->scale);
+    if (status != FIRE_OK)
+        return status;
+    write.factor = result->scale;
     result->sfe = run_pass(&write);
     describe(polar, slot->weights, result->scale, result);
     result->rank_defect = polar->rank_defect;
