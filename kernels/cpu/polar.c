@@ -189,7 +189,7 @@ static enum fire_status gram_step(struct polar *polar, double *lower, uint32_t d
     double dfi, square, trace;
 
     ops->sums(space->g, space->ld, space->cols, 1, &dfi, &square, &trace);
-    const double e = sqrt(dfi);
+    const double e = sqrt(fmax(dfi - polar->rank_defect, 0));
 
     polar->steps++;
     if (e < 1 && finishes(polar, after_t3(e))) {
@@ -257,6 +257,7 @@ struct attempt {
     struct knowledge known;
     enum fire_dtype g_dtype; /* of the G at hand */
     uint32_t iteration;
+    bool x_only; /* the Gram side has been tried in vain */
 };
 
 enum verdict { VERDICT_GO_ON, VERDICT_DONE, VERDICT_TOO_SMALL, VERDICT_FAILED, VERDICT_NO_MEMORY };
@@ -345,6 +346,8 @@ static enum verdict step_down(struct polar *polar, struct attempt *attempt, doub
     struct knowledge *known = &attempt->known;
     const struct weights w = weights_for(lower);
 
+    if (attempt->iteration >= 2 && lower == LOWER_F32)
+        polar->hard = true; /* still lifting: the condition number is large */
     polar_note(polar, name);
     if (!rational_inverse(polar, attempt->g_dtype, w, known->upper_square))
         return VERDICT_FAILED;
@@ -382,6 +385,23 @@ static enum verdict step_hard(struct polar *polar, struct attempt *attempt)
     return VERDICT_GO_ON;
 }
 
+static enum verdict step_gram(struct polar *polar, struct attempt *attempt)
+{
+    enum fire_status status;
+
+    narrow_gram(polar, attempt);
+    status = finish_on_gram_side(polar, &attempt->known);
+    if (status == FIRE_NO_MEMORY)
+        return VERDICT_NO_MEMORY;
+    if (status == FIRE_OK) {
+        attempt->known.upper_square = 1;
+        return VERDICT_GO_ON;
+    }
+    /* x is as it was. The last start goes on without the Gram side; the others give way. */
+    attempt->x_only = true;
+    return attempt->start == START_HARD ? VERDICT_GO_ON : VERDICT_TOO_SMALL;
+}
+
 /* The DfI says that singular values are left which should have converged by now. */
 static bool is_stagnant(const struct polar *polar, const struct attempt *attempt, double dfi)
 {
@@ -399,8 +419,12 @@ static enum verdict step_far(struct polar *polar, struct attempt *attempt, doubl
     const struct knowledge *known = &attempt->known;
     const bool first = attempt->iteration == 0;
 
-    if (is_stagnant(polar, attempt, dfi))
-        return VERDICT_TOO_SMALL;
+    if (is_stagnant(polar, attempt, dfi)) {
+        if (attempt->start != START_HARD)
+            return VERDICT_TOO_SMALL;
+        polar->rank_defect = (uint32_t)lround(dfi);
+        return VERDICT_DONE;
+    }
     if (looks(polar, attempt)) {
         look(polar, attempt);
         if (!first && known->lower < LOWER_F32 / 2 && !polar->plan->fast && !exact(polar))
@@ -410,15 +434,9 @@ static enum verdict step_far(struct polar *polar, struct attempt *attempt, doubl
         return step_hard(polar, attempt);
     if (attempt->start == START_WIDE && first)
         return step_down(polar, attempt, LOWER_WIDE, FIRE_F64, "D64");
-    if (known->lower >= (first ? KNOWN_LOWER : GRAM_LOWER) && polar->plan->side != FIRE_SIDE_X) {
-        narrow_gram(polar, attempt);
-        const enum fire_status status = finish_on_gram_side(polar, known);
-
-        attempt->known.upper_square = 1;
-        return status == FIRE_OK          ? VERDICT_GO_ON
-               : status == FIRE_NO_MEMORY ? VERDICT_NO_MEMORY
-                                          : VERDICT_TOO_SMALL;
-    }
+    if (known->lower >= (first ? KNOWN_LOWER : GRAM_LOWER) && !attempt->x_only &&
+        polar->plan->side != FIRE_SIDE_X)
+        return step_gram(polar, attempt);
     if (first && known->lower < KNOWN_LOWER && !exact(polar))
         return step_near(polar, attempt);
     narrow_gram(polar, attempt);
@@ -509,8 +527,9 @@ enum fire_status polar_converge(struct polar *polar)
         }
         if (start == START_HARD)
             return FIRE_BAD_REQUEST;
-        polar_note(polar, "again");
         start = start == START_NEAR && !exact(polar) ? START_WIDE : START_HARD;
+        polar->method[0] = 0; /* the way that led to the result is what is told */
+        polar_note(polar, start == START_WIDE ? "wide:" : "hard:");
     }
 }
 
