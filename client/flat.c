@@ -1,6 +1,5 @@
 /* flat: the binding-friendly door to libfire. No struct crosses it, so Python's ctypes, Julia's
  * ccall and the like need no copy of the headers. */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -64,32 +63,70 @@ static enum fire_status first_tensor(struct fire_tensor *tensor, const char *pre
     return set_lines(&tensor->options, set_pairs, error);
 }
 
-static enum fire_status lay_out(struct fire_tensor *tensors, uint64_t count, const void *data,
-                                void *out, struct fire_error *error)
+static void give_fields(const struct fire_result *result, double *fields)
 {
-    uint64_t elements;
-    uint64_t bytes;
-    enum fire_status status = fire_shape_elements(&tensors[0].shape, &elements, error);
+    for (size_t f = 0; f < fire_result_field_count(); f++)
+        fields[f] = fire_result_value(result, f);
+}
+
+/* Separate tensors: each is refused or done for itself. */
+static enum fire_status run_apart(struct fire_client *client, const struct fire_tensor *first,
+                                  uint64_t count, uint64_t bytes, uint32_t statistics,
+                                  double *fields_out, struct fire_error *error)
+{
+    struct fire_tensor *tensors = calloc(count, sizeof(*tensors));
+    enum fire_status status;
+
+    if (!tensors)
+        return fire_fail_memory(error, count * sizeof(*tensors));
+    for (uint64_t i = 0; i < count; i++) {
+        tensors[i] = *first;
+        tensors[i].data = (const unsigned char *)first->data + i * bytes;
+        tensors[i].out = first->out ? (unsigned char *)first->out + i * bytes : NULL;
+    }
+    status = first->out ? fire_client_reinit(client, tensors, count, statistics, error)
+                        : fire_client_analyze(client, tensors, count, statistics, error);
+    for (uint64_t i = 0; fields_out && i < count; i++)
+        give_fields(&tensors[i].result, fields_out + i * fire_result_field_count());
+    free(tensors);
+    return status;
+}
+
+/* The same tensors as one with another axis in front: no struct for each of them, which matters
+ * when they are small. Refuses all when one is bad. */
+static enum fire_status run_stacked(struct fire_client *client, const struct fire_tensor *first,
+                                    uint64_t count, uint32_t statistics, double *fields_out,
+                                    struct fire_error *error)
+{
+    struct fire_tensor stack = *first;
+    struct fire_result *results = NULL;
+    uint64_t matrices; /* of one tensor */
+    enum fire_status status = fire_view_count(&first->shape, &first->options, &matrices, error);
 
     if (status != FIRE_OK)
         return status;
-    bytes = elements * fire_dtype_bytes(tensors[0].dtype);
-    for (uint64_t i = 0; i < count; i++) {
-        tensors[i] = tensors[0];
-        tensors[i].data = (const unsigned char *)data + i * bytes;
-        tensors[i].out = out ? (unsigned char *)out + i * bytes : NULL;
+    stack.shape.axes++;
+    stack.shape.size[0] = count;
+    memcpy(stack.shape.size + 1, first->shape.size, first->shape.axes * sizeof(uint64_t));
+    stack.options.stack++;
+    if (fields_out) {
+        results = calloc(count * matrices, sizeof(*results));
+        if (!results)
+            return fire_fail_memory(error, count * matrices * sizeof(*results));
+        stack.per_matrix = results;
     }
-    return FIRE_OK;
-}
+    status = first->out ? fire_client_reinit(client, &stack, 1, statistics, error)
+                        : fire_client_analyze(client, &stack, 1, statistics, error);
+    for (uint64_t i = 0; status == FIRE_OK && fields_out && i < count; i++) {
+        struct fire_result merged;
 
-static void give_fields(const struct fire_tensor *tensors, uint64_t count, double *fields_out)
-{
-    const size_t fields = fire_result_field_count();
-
-    for (uint64_t i = 0; fields_out && i < count; i++) {
-        for (size_t f = 0; f < fields; f++)
-            fields_out[i * fields + f] = fire_result_value(&tensors[i].result, f);
+        fire_result_init(&merged);
+        for (uint64_t m = 0; m < matrices; m++)
+            fire_result_merge(&merged, &results[i * matrices + m]);
+        give_fields(&merged, fields_out + i * fire_result_field_count());
     }
+    free(results);
+    return status;
 }
 
 enum fire_status fire_reinit_flat(struct fire_client *client, const char *preset,
@@ -97,22 +134,24 @@ enum fire_status fire_reinit_flat(struct fire_client *client, const char *preset
                                   const uint64_t *size, const void *data, void *out, uint64_t count,
                                   uint32_t statistics, double *fields_out, struct fire_error *error)
 {
-    struct fire_tensor *tensors;
+    struct fire_tensor first = { .data = data, .out = out };
+    struct fire_error own = { 0 };
+    uint64_t elements;
     enum fire_status status;
 
     if (count == 0)
         return FIRE_OK;
-    tensors = calloc(count, sizeof(*tensors));
-    if (!tensors)
-        return fire_fail_memory(error, count * sizeof(*tensors));
-    status = first_tensor(&tensors[0], preset, set_pairs, dtype, axes, size, error);
+    status = first_tensor(&first, preset, set_pairs, dtype, axes, size, error);
     if (status == FIRE_OK)
-        status = lay_out(tensors, count, data, out, error);
-    if (status == FIRE_OK) {
-        status = out ? fire_client_reinit(client, tensors, count, statistics, error)
-                     : fire_client_analyze(client, tensors, count, statistics, error);
-        give_fields(tensors, count, fields_out);
+        status = fire_shape_elements(&first.shape, &elements, error);
+    if (status != FIRE_OK)
+        return status;
+    if (count > 1 && axes < FIRE_AXES_MAX && first.options.stack < FIRE_STACK_MAX) {
+        status = run_stacked(client, &first, count, statistics, fields_out, &own);
+        if (status == FIRE_OK)
+            return status;
     }
-    free(tensors);
-    return status;
+    /* One bad tensor refuses a stack and nothing of it was written; apart, the others are done. */
+    return run_apart(client, &first, count, elements * fire_dtype_bytes(first.dtype), statistics,
+                     fields_out, error);
 }

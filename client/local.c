@@ -232,12 +232,15 @@ static void scatter_one(struct local_call *call, const struct local_batch *batch
     const struct slot_owner *owner = &batch->owners[slot];
     struct fire_tensor *tensor = &call->tensors[owner->tensor];
     struct local_work *work = &call->works[owner->tensor];
+    const bool elsewhere = tensor->out != tensor->data;
 
-    /* What is not projected keeps its bytes, also in an `out` that is elsewhere. */
-    if (!work->scattered && tensor->out != tensor->data)
+    /* What is no matrix, or one skipped by rule, keeps its bytes, also in an `out` elsewhere. */
+    if (!work->scattered && elsewhere &&
+        (tensor->options.split_skip || work->matrices < work->view_count))
         memcpy(tensor->out, tensor->data, work->elements * fire_dtype_bytes(tensor->dtype));
     work->scattered = true;
-    if (batch->results[slot].action == FIRE_ACTION_PROJECTED)
+    /* A slot that the device left alone still holds the old weights, and widening is exact. */
+    if (elsewhere || batch->results[slot].action == FIRE_ACTION_PROJECTED)
         fire_view_scatter(&owner->view, batch->slots[slot].weights, batch->batch.plan->compute,
                           tensor->dtype, tensor->out);
 }

@@ -36,6 +36,7 @@ struct local_work {
     uint64_t elements;
     uint64_t matrices; /* to be computed: the views but those skipped by rule */
     uint64_t finished; /* of them, those whose results are in */
+    size_t part_first; /* its parts follow each other in local_call.parts */
     size_t part_count;
     bool whole;     /* all its matrices travel in one batch */
     bool scattered; /* `out` was written */

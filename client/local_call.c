@@ -10,6 +10,8 @@
 
 #include "local.h"
 
+#define FINITE_BLOCK 4096u /* elements looked at before deciding */
+
 static const char *shown_name(const struct fire_tensor *tensor)
 {
     return tensor->name ? tensor->name : "(unnamed)";
@@ -83,12 +85,57 @@ void local_describe_element(const struct fire_tensor *tensor, uint64_t index,
               shown_name(tensor), isnan(value) ? "NaN" : "Inf", (unsigned long long)index, where);
 }
 
+/* True when one of `count` elements has all bits of its exponent set, which NaN and Inf have and
+ * nothing else. Loops without an early way out, so that compilers make vectors of them. */
+static bool any_not_finite(const unsigned char *data, enum fire_dtype dtype, uint64_t count)
+{
+    const uint16_t half_mask = dtype == FIRE_BF16 ? 0x7f80u : 0x7c00u;
+    uint32_t found = 0;
+
+    switch (dtype) {
+    case FIRE_F64:
+        for (uint64_t i = 0; i < count; i++) {
+            uint64_t bits;
+
+            memcpy(&bits, data + 8 * i, sizeof(bits));
+            found |= (bits & 0x7ff0000000000000u) == 0x7ff0000000000000u;
+        }
+        break;
+    case FIRE_F32:
+        for (uint64_t i = 0; i < count; i++) {
+            uint32_t bits;
+
+            memcpy(&bits, data + 4 * i, sizeof(bits));
+            found |= (bits & 0x7f800000u) == 0x7f800000u;
+        }
+        break;
+    case FIRE_BF16:
+    case FIRE_F16:
+        for (uint64_t i = 0; i < count; i++) {
+            uint16_t bits;
+
+            memcpy(&bits, data + 2 * i, sizeof(bits));
+            found |= (bits & half_mask) == half_mask;
+        }
+        break;
+    }
+    return found != 0;
+}
+
 enum fire_status local_check_finite(const struct fire_tensor *tensor, uint64_t elements,
                                     struct fire_error *error)
 {
-    for (uint64_t index = 0; index < elements; index++) {
-        if (isfinite(element_at(tensor, index)))
+    const size_t bytes = fire_dtype_bytes(tensor->dtype);
+
+    for (uint64_t start = 0; start < elements; start += FINITE_BLOCK) {
+        const uint64_t count = elements - start < FINITE_BLOCK ? elements - start : FINITE_BLOCK;
+        uint64_t index = start;
+
+        if (!any_not_finite((const unsigned char *)tensor->data + start * bytes, tensor->dtype,
+                            count))
             continue;
+        while (isfinite(element_at(tensor, index)))
+            index++;
         local_describe_element(tensor, index, error);
         return FIRE_BAD_REQUEST;
     }
@@ -138,6 +185,27 @@ static enum fire_status find_group(struct local_call *call, const struct fire_pl
     return FIRE_OK;
 }
 
+/* Adds an empty part of tensor `index` to a group. */
+static enum fire_status link_part(struct local_call *call, size_t index, size_t group_index,
+                                  uint32_t rows, uint32_t cols, struct fire_error *error)
+{
+    struct local_group *group = &call->groups[group_index];
+    enum fire_status status = make_room((void **)&call->parts, &call->part_room, call->part_count,
+                                        sizeof(*call->parts), error);
+
+    if (status != FIRE_OK)
+        return status;
+    call->parts[call->part_count] =
+        (struct local_part){ index, group_index, SIZE_MAX, rows, cols, 0 };
+    if (group->part_first == SIZE_MAX)
+        group->part_first = call->part_count;
+    else
+        call->parts[group->part_last].next = call->part_count;
+    group->part_last = call->part_count++;
+    call->works[index].part_count++;
+    return FIRE_OK;
+}
+
 /* Plans the matrices of `view`'s shape in one tensor. `fault` tells a fault of the tensor, which
  * refuses only it, from one of the call. */
 static enum fire_status add_part(struct local_call *call, size_t index,
@@ -146,8 +214,6 @@ static enum fire_status add_part(struct local_call *call, size_t index,
 {
     const struct fire_tensor *tensor = &call->tensors[index];
     struct fire_plan plan;
-    struct local_part *part;
-    struct local_group *group;
     size_t group_index;
     enum fire_status status;
 
@@ -166,22 +232,10 @@ static enum fire_status add_part(struct local_call *call, size_t index,
     *fault = false;
     status = find_group(call, &plan, &group_index, error);
     if (status == FIRE_OK)
-        status = make_room((void **)&call->parts, &call->part_room, call->part_count,
-                           sizeof(*call->parts), error);
-    if (status != FIRE_OK)
-        return status;
-    part = &call->parts[call->part_count];
-    group = &call->groups[group_index];
-    *part = (struct local_part){ index, group_index, SIZE_MAX, view->rows, view->cols, 0 };
-    if (group->part_first == SIZE_MAX)
-        group->part_first = call->part_count;
-    else
-        call->parts[group->part_last].next = call->part_count;
-    group->part_last = call->part_count++;
-    call->works[index].part_count++;
-    if (fire_plan_slot_bytes(&plan) > call->slab_bytes)
+        status = link_part(call, index, group_index, view->rows, view->cols, error);
+    if (status == FIRE_OK && fire_plan_slot_bytes(&plan) > call->slab_bytes)
         call->slab_bytes = fire_plan_slot_bytes(&plan);
-    return FIRE_OK;
+    return status;
 }
 
 static struct local_part *part_of(struct local_call *call, size_t first,
@@ -234,6 +288,15 @@ static enum fire_status prepare_spanning(struct local_call *call, size_t index,
     return FIRE_OK;
 }
 
+static enum fire_status check_pointers(const struct local_call *call,
+                                       const struct fire_tensor *tensor, struct fire_error *error)
+{
+    if (tensor->data && (call->analyze || tensor->out))
+        return FIRE_OK;
+    return fire_fail(error, FIRE_BAD_REQUEST, "data", "data%s must not be NULL",
+                     call->analyze ? "" : " and out");
+}
+
 static enum fire_status check_tensor(struct local_call *call, size_t index,
                                      struct fire_error *error)
 {
@@ -243,10 +306,74 @@ static enum fire_status check_tensor(struct local_call *call, size_t index,
 
     if (status != FIRE_OK)
         return status;
-    if (!tensor->data || (!call->analyze && !tensor->out))
-        return fire_fail(error, FIRE_BAD_REQUEST, "data", "data%s must not be NULL",
-                         call->analyze ? "" : " and out");
     return fire_view_count(&tensor->shape, &tensor->options, &work->view_count, error);
+}
+
+/* Counts the matrices of a tensor by shape and plans each shape once. */
+static enum fire_status plan_views(struct local_call *call, size_t index, bool *fault,
+                                   struct fire_error *error)
+{
+    struct fire_tensor *tensor = &call->tensors[index];
+    struct local_work *work = &call->works[index];
+    /* Only a split of given sizes makes matrices that differ. */
+    const uint64_t step = tensor->options.split_sizes[0] ? 1 : work->view_count;
+
+    for (uint64_t v = 0; v < work->view_count; v += step) {
+        struct local_part *part;
+        struct fire_view view;
+
+        fire_view_at(&tensor->shape, &tensor->options, v, &view);
+        if (skipped_by_rule(call, tensor, &view)) {
+            for (uint64_t i = v; tensor->per_matrix && i < v + step; i++)
+                skip_by_rule(&tensor->per_matrix[i], 1);
+            continue;
+        }
+        part = part_of(call, work->part_first, &view);
+        if (!part) {
+            const enum fire_status status = add_part(call, index, &view, fault, error);
+
+            if (status != FIRE_OK)
+                return status;
+            part = &call->parts[call->part_count - 1];
+        }
+        part->matrices += step;
+        work->matrices += step;
+    }
+    return FIRE_OK;
+}
+
+/* True when tensor `index` is like the one before it, whose plan then serves it too. Options are
+ * plain data whose padding the presets zero; bytes that differ only cost a plan. */
+static bool like_the_last(const struct local_call *call, size_t index)
+{
+    const struct fire_tensor *tensor = &call->tensors[index];
+    const struct fire_tensor *last = tensor - 1;
+
+    if (index == 0 || call->works[index - 1].refused || call->works[index - 1].part_count != 1 ||
+        tensor->dtype != last->dtype || tensor->shape.axes != last->shape.axes)
+        return false;
+    for (uint32_t axis = 0; axis < tensor->shape.axes; axis++) {
+        if (tensor->shape.size[axis] != last->shape.size[axis])
+            return false;
+    }
+    return memcmp(&tensor->options, &last->options, sizeof(tensor->options)) == 0;
+}
+
+static enum fire_status plan_like_the_last(struct local_call *call, size_t index,
+                                           struct fire_error *error)
+{
+    const struct local_work *last = &call->works[index - 1];
+    struct local_work *work = &call->works[index];
+    const struct local_part part = call->parts[last->part_first];
+    enum fire_status status;
+
+    work->view_count = last->view_count;
+    work->elements = last->elements;
+    work->matrices = last->matrices;
+    status = link_part(call, index, part.group, part.rows, part.cols, error);
+    if (status == FIRE_OK)
+        call->parts[work->part_first].matrices = part.matrices;
+    return status;
 }
 
 static enum fire_status plan_tensor(struct local_call *call, size_t index, bool *fault,
@@ -254,30 +381,19 @@ static enum fire_status plan_tensor(struct local_call *call, size_t index, bool 
 {
     struct fire_tensor *tensor = &call->tensors[index];
     struct local_work *work = &call->works[index];
-    const size_t first = call->part_count;
-    struct local_part *part;
+    const struct local_part *part;
     enum fire_status status;
 
+    work->part_first = call->part_count;
     *fault = true;
-    status = check_tensor(call, index, error);
-    for (uint64_t v = 0; status == FIRE_OK && v < work->view_count; v++) {
-        struct fire_view view;
-
-        fire_view_at(&tensor->shape, &tensor->options, v, &view);
-        if (skipped_by_rule(call, tensor, &view)) {
-            if (tensor->per_matrix)
-                skip_by_rule(&tensor->per_matrix[v], 1);
-            continue;
-        }
-        part = part_of(call, first, &view);
-        if (!part) {
-            status = add_part(call, index, &view, fault, error);
-            if (status != FIRE_OK)
-                break;
-            part = &call->parts[call->part_count - 1];
-        }
-        part->matrices++;
-        work->matrices++;
+    status = check_pointers(call, tensor, error);
+    if (status == FIRE_OK && like_the_last(call, index)) {
+        *fault = false;
+        status = plan_like_the_last(call, index, error);
+    } else if (status == FIRE_OK) {
+        status = check_tensor(call, index, error);
+        if (status == FIRE_OK)
+            status = plan_views(call, index, fault, error);
     }
     if (status != FIRE_OK)
         return status;
@@ -285,10 +401,10 @@ static enum fire_status plan_tensor(struct local_call *call, size_t index, bool 
         skip_by_rule(&tensor->result, work->view_count);
         return FIRE_OK;
     }
-    work->whole = work->part_count == 1 && call->parts[first].matrices <= LOCAL_SLOTS_MAX &&
-                  call->parts[first].matrices *
-                          fire_plan_slot_bytes(&call->groups[call->parts[first].group].plan) <=
-                      call->slab_bytes;
+    part = &call->parts[work->part_first];
+    work->whole =
+        work->part_count == 1 && part->matrices <= LOCAL_SLOTS_MAX &&
+        part->matrices * fire_plan_slot_bytes(&call->groups[part->group].plan) <= call->slab_bytes;
     if (work->whole)
         return FIRE_OK;
     *fault = true;

@@ -477,6 +477,31 @@ START_TEST(the_flat_door_agrees_with_the_struct)
 }
 END_TEST
 
+/* Through the flat door too one bad tensor does not keep the others from being done. */
+START_TEST(the_flat_door_refuses_only_the_bad_one)
+{
+    const uint64_t size[2] = { 16, 16 };
+    const size_t fields = fire_result_field_count();
+    struct fire_client *client = open_client(1, 0);
+    float *data = gaussian(3 * 256, 14);
+    double *values = calloc(3 * fields, sizeof(*values));
+    struct fire_error error = { 0 };
+
+    data[256 + 17] = NAN;
+    ck_assert_int_eq(fire_reinit_flat(client, NULL, NULL, FIRE_F32, 2, size, data, data, 3,
+                                      FIRE_STATISTICS_BASIC, values, &error),
+                     FIRE_BAD_REQUEST);
+    ck_assert_ptr_nonnull(strstr(error.message, "[1, 1]"));
+    ck_assert(departure(data, 16, 16, 16) < 1e-4);
+    ck_assert(departure(data + 512, 16, 16, 16) < 1e-4);
+    ck_assert(isnan(data[256 + 17]));
+    ck_assert(!isnan(values[0]) && isnan(values[fields]) && !isnan(values[2 * fields]));
+    fire_client_close(client);
+    free(data);
+    free(values);
+}
+END_TEST
+
 /* Every allocation of a call fails once. Either the call says so and no weight has changed, or only
  * a statistic is missing and the weights are those of an undisturbed call; the next call works. In
  * place, in several batches, with unequal blocks: the case that keeps most. */
@@ -563,6 +588,7 @@ int main(void)
                         (int)(sizeof(mistakes) / sizeof(mistakes[0])));
     tcase_add_test(cases, an_unknown_path_is_refused);
     tcase_add_test(cases, the_flat_door_agrees_with_the_struct);
+    tcase_add_test(cases, the_flat_door_refuses_only_the_bad_one);
     tcase_add_test(cases, a_call_survives_every_failing_allocation);
     tcase_add_test(cases, opening_a_client_survives_every_failing_allocation);
     suite_add_tcase(suite, cases);
