@@ -297,10 +297,11 @@ static int natural_compare(const char *a, const char *b)
     return (*a != '\0') - (*b != '\0');
 }
 
-static bool has_matrix(const struct safetensors_entry *entry)
+/* The weight of a Linear or Conv2d. */
+static bool is_layer(const struct safetensors_entry *entry)
 {
     return entry->floating && !entry->too_many_axes &&
-           (entry->shape.axes == 2 || entry->shape.axes == 4);
+           (entry->shape.axes == 2 || entry->shape.axes == 4) && matches("*.weight", entry->name);
 }
 
 /* A plain net's head is its last Linear: the last 2-D `.weight` in natural order of names, unless a
@@ -309,18 +310,22 @@ static bool is_last_linear(const struct safetensors *set, const struct safetenso
 {
     size_t layers = 0;
 
-    if (!matches("*.weight", entry->name) || entry->shape.axes != 2)
+    if (!is_layer(entry) || entry->shape.axes != 2)
         return false;
     for (size_t i = 0; i < safetensors_count(set); i++) {
         const struct safetensors_entry *other = safetensors_at(set, i);
 
-        if (!has_matrix(other) || !matches("*.weight", other->name))
+        if (natural_compare(other->name, entry->name) > 0 && is_layer(other) &&
+            other->shape.axes == 2 && role_of(ARCH_PLAIN, other->name) == ROLE_LINEAR)
+            return false;
+    }
+    for (size_t i = 0; i < safetensors_count(set); i++) {
+        const struct safetensors_entry *other = safetensors_at(set, i);
+
+        if (!is_layer(other))
             continue;
         layers++;
         if (role_of(ARCH_PLAIN, other->name) == ROLE_HEAD)
-            return false;
-        if (other->shape.axes == 2 && role_of(ARCH_PLAIN, other->name) == ROLE_LINEAR &&
-            natural_compare(other->name, entry->name) > 0)
             return false;
     }
     return layers > 1;
@@ -567,11 +572,12 @@ static void decide_tie(enum role role, const struct safetensors *set,
                        const struct safetensors_entry *entry, const struct fire_options *options,
                        struct arch_decision *decision)
 {
-    const struct safetensors_entry *head = find_match(set, "*lm_head.weight");
+    const struct safetensors_entry *head;
 
     if (role != ROLE_EMBEDDING || entry->shape.axes != 2 || decision->verdict != ARCH_SKIP ||
         (options->select != FIRE_SELECT_GPT && options->select != FIRE_SELECT_VISION))
         return;
+    head = find_match(set, "*lm_head.weight");
     if (head && same_weight(head, entry)) {
         decision->tied = head->name;
     } else if (!head && options->select == FIRE_SELECT_GPT) {
