@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "isa.h"
 #include "pool.h"
@@ -20,7 +19,7 @@
 #define THREADS_MAX 512u
 
 struct fire_device {
-    const struct engine *engine;
+    struct isa_choice engines;
     struct fire_caps caps;
     struct pool *pool;
     void **scratch; /* one for each worker */
@@ -39,7 +38,7 @@ struct fire_device {
 
 static enum fire_status grow_scratch(struct fire_device *device, uint32_t cols)
 {
-    const size_t bytes = (dense_scratch_bytes(device->engine, cols) + 63) / 64 * 64;
+    const size_t bytes = (dense_scratch_bytes(device->engines.fast, cols) + 63) / 64 * 64;
 
     if (bytes <= device->scratch_bytes)
         return FIRE_OK;
@@ -54,6 +53,12 @@ static enum fire_status grow_scratch(struct fire_device *device, uint32_t cols)
     return FIRE_OK;
 }
 
+static const struct engine *engine_for(const struct fire_device *device,
+                                       const struct fire_batch *batch)
+{
+    return batch->plan->fast ? device->engines.fast : device->engines.exact;
+}
+
 struct whole {
     struct fire_device *device;
     struct fire_batch *batch;
@@ -63,14 +68,14 @@ static void whole_task(void *data, uint32_t index, uint32_t worker)
 {
     const struct whole *whole = data;
     struct fire_device *device = whole->device;
-    const struct crew alone = { device->engine, NULL, device->scratch, worker };
+    const struct crew alone = { engine_for(device, whole->batch), NULL, device->scratch, worker };
 
     slot_run(&alone, whole->batch->plan, &device->spaces[worker], &whole->batch->slots[index]);
 }
 
 static void run_batch(struct fire_device *device, struct fire_batch *batch)
 {
-    const struct crew all = { device->engine, device->pool, device->scratch, 0 };
+    const struct crew all = { engine_for(device, batch), device->pool, device->scratch, 0 };
     const uint32_t threads = pool_threads(device->pool);
     struct whole whole = { device, batch };
     uint32_t first_shared = 0; /* slots before it are dealt out whole */
@@ -114,50 +119,6 @@ static void *executor_main(void *data)
     return NULL;
 }
 
-static double now(void)
-{
-    struct timespec time;
-
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
-/* The rate of a product that stays in cache; the best of a few tries. */
-static double measure_rate(const struct engine *engine, void *scratch)
-{
-    enum { SIDE = 96, STRIDE = 112, TRIES = 5, REPEATS = 20 };
-    float *memory = aligned_alloc(64, 3 * SIDE * STRIDE * sizeof(float));
-    double best = 0;
-
-    if (!memory)
-        return 0;
-    memset(memory, 0, 3 * SIDE * STRIDE * sizeof(float));
-    const struct product product = {
-        .m = SIDE,
-        .n = SIDE,
-        .k = SIDE,
-        .a = memory,
-        .lda = STRIDE,
-        .b = memory + SIDE * STRIDE,
-        .ldb = STRIDE,
-        .c = memory + 2 * SIDE * STRIDE,
-        .ldc = STRIDE,
-        .alpha = 1,
-    };
-
-    for (int try = 0; try < TRIES; try++) {
-        const double begin = now();
-
-        for (int i = 0; i < REPEATS; i++)
-            engine->f32.tile(&product, 0, SIDE, 0, SIDE, scratch);
-        const double rate = REPEATS * 2.0 * SIDE * SIDE * SIDE / (now() - begin);
-
-        best = rate > best ? rate : best;
-    }
-    free(memory);
-    return best;
-}
-
 static void cpu_close(struct fire_device *device)
 {
     if (!device)
@@ -199,7 +160,7 @@ static enum fire_status open_parts(struct fire_device *device, uint32_t threads)
     status = grow_scratch(device, 256);
     if (status != FIRE_OK)
         return status;
-    device->caps.flops_per_s = measure_rate(device->engine, device->scratch[0]);
+    device->caps.flops_per_s = isa_measure_rate(device->engines.exact);
     if (pthread_create(&device->executor, NULL, executor_main, device) != 0)
         return FIRE_NO_MEMORY;
     device->executing = true;
@@ -225,7 +186,7 @@ static enum fire_status cpu_open(const struct fire_backend_settings *settings,
     pthread_cond_init(&device->queued, NULL);
     pthread_cond_init(&device->finished, NULL);
     device->tail = &device->head;
-    status = isa_choose(settings ? settings->path : NULL, &device->engine, device->caps.reason,
+    status = isa_choose(settings ? settings->path : NULL, &device->engines, device->caps.reason,
                         sizeof(device->caps.reason));
     if (status != FIRE_OK) {
         fire_fail(error, status, "path", "cannot compute with path %s: %s", settings->path,
@@ -234,7 +195,7 @@ static enum fire_status cpu_open(const struct fire_backend_settings *settings,
         return status;
     }
     isa_processor_name(device->caps.name, sizeof(device->caps.name));
-    snprintf(device->caps.path, sizeof(device->caps.path), "%s", device->engine->name);
+    snprintf(device->caps.path, sizeof(device->caps.path), "%s", device->engines.fast->name);
     device->caps.threads = threads;
     status = open_parts(device, threads);
     if (status != FIRE_OK) {
@@ -249,14 +210,14 @@ static enum fire_status cpu_open(const struct fire_backend_settings *settings,
 
 static enum fire_status cpu_probe(struct fire_caps *caps)
 {
-    const struct engine *engine;
+    struct isa_choice engines;
 
     memset(caps, 0, sizeof(*caps));
     isa_processor_name(caps->name, sizeof(caps->name));
     caps->threads = pool_default_threads();
-    if (isa_choose("auto", &engine, caps->reason, sizeof(caps->reason)) != FIRE_OK)
+    if (isa_choose("auto", &engines, caps->reason, sizeof(caps->reason)) != FIRE_OK)
         return FIRE_DEVICE_LOST;
-    snprintf(caps->path, sizeof(caps->path), "%s", engine->name);
+    snprintf(caps->path, sizeof(caps->path), "%s", engines.fast->name);
     return FIRE_OK;
 }
 

@@ -39,7 +39,7 @@ struct engine_ops {
 struct engine {
     const char *name; /* "avx512" */
     size_t scratch_bytes;
-    uint32_t mr, nr; /* register block of f32, for reports */
+    uint32_t tile_rows; /* of the tiles of large products; does not change a bit of them */
     struct engine_ops f32;
     struct engine_ops f64;
 };

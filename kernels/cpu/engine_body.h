@@ -306,13 +306,16 @@ static void TN(tile)(const struct product *product, uint32_t i0, uint32_t i1, ui
     if (product->b_shape == PRODUCT_LOWER && j0 > p_begin)
         p_begin = j0;
 
-    /* Small operands stay in cache as they are; packing them would cost more than it gains. */
-    const bool pack =
-        product->narrow || (size_t)(p_end - p_begin) * width * sizeof(T) > ENGINE_IN_CACHE;
+    /* Operands that stay in cache are read where they are: packing them would cost more than it
+     * gains. Rows a page apart are not: each would be a new page, and no prefetcher follows. */
+    const bool pack_b = product->narrow || (product->ldb * sizeof(T) >= PACK_STRIDE &&
+                                            p_end - p_begin >= PACK_DEPTH && i1 - i0 >= PACK_ROWS);
+    const bool pack_a = product->narrow || (product->lda * sizeof(T) >= PACK_STRIDE &&
+                                            p_end - p_begin >= PACK_DEPTH && width >= PACK_ROWS);
     T *packed_b = scratch;
 
     depth.packed_a = packed_b + (size_t)KC * ENGINE_TILE_COLUMNS_MAX;
-    depth.pack_a = product->a_transposed && pack;
+    depth.pack_a = product->a_transposed && pack_a;
     for (uint32_t p = p_begin; p < p_end || first; p += depth.kc) {
         depth.p0 = p;
         depth.kc = p_end - p;
@@ -321,9 +324,9 @@ static void TN(tile)(const struct product *product, uint32_t i0, uint32_t i1, ui
         depth.first = first;
         depth.beta = first ? (T)product->beta : (T)1;
         first = false;
-        if (pack)
+        if (pack_b)
             TN(pack_b)(product, p, depth.kc, j0, width, packed_b);
-        depth.packed_b = pack ? packed_b : NULL;
+        depth.packed_b = pack_b ? packed_b : NULL;
         for (uint32_t chunk = 0, i = i0; chunk < chunks; chunk++) {
             const uint32_t rows = (i1 - i) / (chunks - chunk);
 
@@ -515,16 +518,6 @@ static void TN(add_upper)(void *g, const void *s, size_t ld, uint32_t n, double 
         row[i] += (T)shift;
     }
 }
-
-/* clang-format off */
-#define OPS { \
-    .element_bytes = sizeof(T), .tile = TN(tile), .invert_base = TN(invert_base), \
-    .affine = TN(affine), .mirror = TN(mirror), .sums = TN(sums), \
-    .symmetric_vector = TN(symmetric_vector), .dot = TN(dot), .add = TN(add), \
-    .add_upper = TN(add_upper) }
-/* clang-format on */
-static const struct engine_ops TN(ops) = OPS;
-#undef OPS
 
 #undef VL
 #undef NR

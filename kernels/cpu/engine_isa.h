@@ -13,9 +13,17 @@
 #define UNROLL _Pragma("GCC unroll 12")
 #endif
 #define ENGINE_TILE_COLUMNS_MAX 512u
-/* Bytes of B that are multiplied in place: each block of KC rows then stays in L2 by itself, and
- * packing would only copy it. Beyond, rows lie so far apart that address translation shows. */
-#define ENGINE_IN_CACHE (8u << 20)
+/* Operands whose rows lie further apart than PACK_STRIDE bytes are packed when that pays. The wide
+ * registers take so much of a row at once that they read it faster in place, from huge pages. */
+#if VECTOR_BYTES >= 64
+#define PACK_STRIDE UINT32_MAX
+#define TILE_ROWS   192u
+#else
+#define PACK_STRIDE 2048u
+#define TILE_ROWS   384u
+#endif
+#define PACK_DEPTH 64u
+#define PACK_ROWS  96u
 /* Rows of B to a block of depth. A sum is rounded at each of its terms: short blocks, added up
  * afterwards, halve the error of a long f32 sum. */
 #define ENGINE_DEPTH_F32 128u
@@ -38,6 +46,16 @@
 #undef T
 #undef TN
 
+/* clang-format off */
+#define OPS(type) { \
+    .element_bytes = type##_BYTES, .tile = tile_##type, .invert_base = invert_base_##type, \
+    .affine = affine_##type, .mirror = mirror_##type, .sums = sums_##type, \
+    .symmetric_vector = symmetric_vector_##type, .dot = dot_##type, .add = add_##type, \
+    .add_upper = add_upper_##type }
+/* clang-format on */
+#define f32_BYTES sizeof(float)
+#define f64_BYTES sizeof(double)
+
 const struct engine ENGINE_SYMBOL = {
     .name = ENGINE_NAME,
     .scratch_bytes =
@@ -45,8 +63,7 @@ const struct engine ENGINE_SYMBOL = {
                 ENGINE_DEPTH_F64 *(ENGINE_TILE_COLUMNS_MAX + PRODUCT_PAD) * sizeof(double)
             ? ENGINE_DEPTH_F32 *(ENGINE_TILE_COLUMNS_MAX + PRODUCT_PAD) * sizeof(float)
             : ENGINE_DEPTH_F64 *(ENGINE_TILE_COLUMNS_MAX + PRODUCT_PAD) * sizeof(double),
-    .mr = MR,
-    .nr = 2 * VECTOR_BYTES / sizeof(float),
-    .f32 = ops_f32,
-    .f64 = ops_f64,
+    .tile_rows = TILE_ROWS,
+    .f32 = OPS(f32),
+    .f64 = OPS(f64),
 };

@@ -3,16 +3,20 @@
  * virtual machines announce what they cannot do, and die with SIGILL. */
 #include "isa.h"
 
-#include <math.h>
+#include <errno.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
+
+#include "amx.h"
+#include "amx_engine.h"
 #endif
 
 #define PROBE_SIDE   40u
@@ -107,8 +111,10 @@ static enum finding try_engine(const struct candidate *candidate)
         _exit(gives_right_numbers(candidate->engine) ? 0 : 1);
     if (child < 0) /* no process to be had: trust CPUID */
         return FINDING_WORKS;
-    while (waitpid(child, &status, 0) < 0)
-        ;
+    while (waitpid(child, &status, 0) < 0) {
+        if (errno != EINTR) /* somebody else collects our children: trust CPUID */
+            return FINDING_WORKS;
+    }
     if (WIFSIGNALED(status))
         return FINDING_DIED;
     return WEXITSTATUS(status) == 0 ? FINDING_WORKS : FINDING_WRONG;
@@ -131,14 +137,94 @@ static const char *finding_text(enum finding finding)
     return "unknown";
 }
 
-enum fire_status isa_choose(const char *path, const struct engine **engine, char *reason,
+static double seconds(void)
+{
+    struct timespec time;
+
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+double isa_measure_rate(const struct engine *engine)
+{
+    enum { SIDE = 96, STRIDE = 112, TRIES = 5, REPEATS = 20 };
+    const size_t matrices = 3 * SIDE * STRIDE * sizeof(float);
+    float *memory = aligned_alloc(64, matrices + (engine->scratch_bytes + 63) / 64 * 64);
+    double best = 0;
+
+    if (!memory)
+        return 0;
+    memset(memory, 0, matrices);
+    const struct product product = {
+        .m = SIDE,
+        .n = SIDE,
+        .k = SIDE,
+        .a = memory,
+        .lda = STRIDE,
+        .b = memory + SIDE * STRIDE,
+        .ldb = STRIDE,
+        .c = memory + 2 * SIDE * STRIDE,
+        .ldc = STRIDE,
+        .alpha = 1,
+    };
+
+    for (int try = 0; try < TRIES; try++) {
+        const double begin = seconds();
+
+        for (int i = 0; i < REPEATS; i++)
+            engine->f32.tile(&product, 0, SIDE, 0, SIDE, (char *)memory + matrices);
+        const double rate = REPEATS * 2.0 * SIDE * SIDE * SIDE / (seconds() - begin);
+
+        best = rate > best ? rate : best;
+    }
+    free(memory);
+    return best;
+}
+
+/* The tile unit, when it works and (unless it was asked for by name) is the faster one: x3 products
+ * at the rate the probe measured, x6 at half of it. */
+static enum fire_status choose_amx(bool by_name, struct isa_choice *choice, char *reason,
+                                   size_t reason_bytes)
+{
+#if defined(__x86_64__)
+    const double vector_rate = isa_measure_rate(&engine_avx512);
+    double rate = 0;
+
+    if (amx_probe(reason, reason_bytes, &rate) != FIRE_OK)
+        return FIRE_NOT_FOUND;
+    if (!by_name && rate < 1.2 * vector_rate) {
+        snprintf(reason, reason_bytes, "amx works, but x3 at %.0f GF/s is no faster than avx512",
+                 rate * 1e-9);
+        return FIRE_NOT_FOUND;
+    }
+    choice->fast = amx_engine(true);
+    choice->exact = by_name || rate > 2.2 * vector_rate ? amx_engine(false) : &engine_avx512;
+    snprintf(reason, reason_bytes, "amx: tried and right, x3 at %.0f GF/s, avx512 f32 at %.0f",
+             rate * 1e-9, vector_rate * 1e-9);
+    return FIRE_OK;
+#else
+    (void)by_name;
+    (void)choice;
+    snprintf(reason, reason_bytes, "amx: not an x86-64 processor");
+    return FIRE_NOT_FOUND;
+#endif
+}
+
+enum fire_status isa_choose(const char *path, struct isa_choice *choice, char *reason,
                             size_t reason_bytes)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     const bool automatic = !path || strcmp(path, "auto") == 0;
+    const bool amx = path && strcmp(path, "amx") == 0;
 
     pthread_once(&once, try_all);
-    *engine = NULL;
+    memset(choice, 0, sizeof(*choice));
+    if (amx || (automatic && candidates[CANDIDATES - 1].finding == FINDING_WORKS)) {
+        if (choose_amx(amx, choice, reason, reason_bytes) == FIRE_OK)
+            return FIRE_OK;
+        if (amx)
+            return FIRE_NOT_FOUND;
+    }
     for (size_t i = CANDIDATES; i-- > 0;) {
         const struct candidate *candidate = &candidates[i];
 
@@ -147,14 +233,14 @@ enum fire_status isa_choose(const char *path, const struct engine **engine, char
         snprintf(reason, reason_bytes, "%s: %s", candidate->engine->name,
                  finding_text(candidate->finding));
         if (candidate->finding == FINDING_WORKS) {
-            *engine = candidate->engine;
+            choice->exact = choice->fast = candidate->engine;
             return FIRE_OK;
         }
         if (!automatic)
             return FIRE_NOT_FOUND;
     }
-    snprintf(reason, reason_bytes, "no path is called %s; known are auto, portable, avx2, avx512",
-             path);
+    snprintf(reason, reason_bytes,
+             "no path is called %s; known are auto, portable, avx2, avx512, amx", path);
     return FIRE_NOT_FOUND;
 }
 
@@ -165,7 +251,7 @@ void isa_processor_name(char *name, size_t name_bytes)
 #if defined(__x86_64__)
     unsigned int word[4];
 
-    if (__get_cpuid_max(0x80000000u, NULL) >= 0x80000004u) {
+    if ((unsigned int)__get_cpuid_max(0x80000000u, NULL) >= 0x80000004u) {
         for (unsigned int i = 0; i < 3; i++) {
             __get_cpuid(0x80000002u + i, &word[0], &word[1], &word[2], &word[3]);
             memcpy(text + 16 * i, word, 16);

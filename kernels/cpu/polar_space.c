@@ -1,10 +1,14 @@
-#include <math.h>
+#define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "lanczos.h"
 #include "polar.h"
 #include "statistics.h"
+
+#define HUGE_PAGE_BYTES (2u << 20)
+#define HUGE_FROM_BYTES (4u << 20)
 
 void polar_space_release(struct polar_space *space)
 {
@@ -17,9 +21,15 @@ void polar_space_release(struct polar_space *space)
     memset(space, 0, sizeof(*space));
 }
 
+/* Large arrays come in huge pages where the system has them: their rows lie pages apart. */
 static void *room(size_t bytes)
 {
-    return aligned_alloc(64, (bytes + 63) / 64 * 64);
+    const size_t unit = bytes >= HUGE_FROM_BYTES ? HUGE_PAGE_BYTES : 64;
+    void *memory = aligned_alloc(unit, (bytes + unit - 1) / unit * unit);
+
+    if (memory && unit == HUGE_PAGE_BYTES)
+        (void)madvise(memory, (bytes + unit - 1) / unit * unit, MADV_HUGEPAGE);
+    return memory;
 }
 
 enum fire_status polar_space_prepare(struct polar_space *space, const struct fire_plan *plan)

@@ -1,0 +1,67 @@
+/* Compiled once more by the tests, with AMX_PRODUCT_TILE and AMX_ENGINE naming the emulated tile
+ * unit, so that the whole path is proved on machines without one. */
+#include "amx_engine.h"
+
+#if defined(__x86_64__)
+#include <pthread.h>
+
+#include "amx.h"
+
+#ifndef AMX_PRODUCT_TILE
+#define AMX_PRODUCT_TILE amx_product_tile
+#endif
+#ifndef AMX_ENGINE
+#define AMX_ENGINE amx_engine
+#endif
+
+#define DEPTH_MIN 64u /* below, splitting and packing cost more than the unit gains */
+#define SIDE_MIN  32u
+
+void AMX_PRODUCT_TILE(const struct product *product, enum amx_terms terms, uint32_t i0, uint32_t i1,
+                      uint32_t j0, uint32_t j1, void *scratch);
+const struct engine *AMX_ENGINE(bool fast);
+
+static void tile(const struct product *product, enum amx_terms terms, uint32_t i0, uint32_t i1,
+                 uint32_t j0, uint32_t j1, void *scratch)
+{
+    const bool dense = product->a_shape == PRODUCT_DENSE && product->b_shape == PRODUCT_DENSE;
+
+    if (dense && product->k >= DEPTH_MIN && i1 - i0 >= SIDE_MIN && j1 - j0 >= SIDE_MIN)
+        AMX_PRODUCT_TILE(product, terms, i0, i1, j0, j1, scratch);
+    else
+        engine_avx512.f32.tile(product, i0, i1, j0, j1, scratch);
+}
+
+static void tile_x6(const struct product *product, uint32_t i0, uint32_t i1, uint32_t j0,
+                    uint32_t j1, void *scratch)
+{
+    tile(product, AMX_X6, i0, i1, j0, j1, scratch);
+}
+
+static void tile_x3(const struct product *product, uint32_t i0, uint32_t i1, uint32_t j0,
+                    uint32_t j1, void *scratch)
+{
+    tile(product, AMX_X3, i0, i1, j0, j1, scratch);
+}
+
+static struct engine exact, fast_engine;
+
+static void make(void)
+{
+    exact = engine_avx512;
+    exact.name = "amx";
+    if (exact.scratch_bytes < AMX_SCRATCH_BYTES)
+        exact.scratch_bytes = AMX_SCRATCH_BYTES;
+    fast_engine = exact;
+    exact.f32.tile = tile_x6;
+    fast_engine.f32.tile = tile_x3;
+}
+
+const struct engine *AMX_ENGINE(bool fast)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, make);
+    return fast ? &fast_engine : &exact;
+}
+#endif
