@@ -68,7 +68,10 @@ void dense_product(const struct crew *crew, enum fire_dtype dtype, const struct 
     struct grid grid = { .crew = crew, .product = product, .tile = crew_ops(crew, dtype)->tile };
     const uint32_t side = product->m > product->n ? product->m : product->n;
 
-    grid.tile_rows = side <= SERIAL_SIDE ? side : side <= 512 ? 72 : crew->engine->tile_rows;
+    grid.tile_rows = side <= 64            ? side
+                     : side <= SERIAL_SIDE ? 48
+                     : side <= 512         ? 72
+                                           : crew->engine->tile_rows;
     grid.tile_cols = side <= 1536 ? 256 : 512;
     grid.columns = (product->n + grid.tile_cols - 1) / grid.tile_cols;
     crew_run(crew, grid.columns * ((product->m + grid.tile_rows - 1) / grid.tile_rows), grid_task,

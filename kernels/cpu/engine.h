@@ -20,6 +20,11 @@ struct engine_ops {
 
     /* Upper triangle of g <- factor * g + shift * I. */
     void (*affine)(void *g, size_t ldg, uint32_t n, double factor, double shift);
+    /* Upper triangle: to <- factor * from + shift * I. */
+    void (*copy_affine)(void *to, const void *from, size_t ld, uint32_t n, double factor,
+                        double shift);
+    /* All of g <- factor * g + shift * I. */
+    void (*affine_full)(void *g, size_t ldg, uint32_t n, double factor, double shift);
     /* Rows [i0, i1) of the lower triangle <- the upper one. */
     void (*mirror)(void *g, size_t ldg, uint32_t i0, uint32_t i1);
     /* Sums over the upper triangle of n x n `factor * g`: *dfi = ||g - I||_F^2, *square =

@@ -270,13 +270,17 @@ static void TN(row_of_blocks)(const struct product *product, const struct TN(dep
         TN(clip)(product, i, rows, j, columns, &begin, &end);
         /* Blocks wholly below the diagonal are not wanted; empty ones only clear C. */
         if ((!product->upper || j + columns > i) && (end > begin || depth->first)) {
+            /* Nor is a left half that lies below it. */
+            const uint32_t skip = product->upper && columns == NR && j + VL <= i ? VL : 0;
+
             block.k = end - begin;
             block.a = a + (begin - depth->p0) * a_step;
             block.ldb = packed_b ? columns : product->ldb;
-            block.b = packed_b ? packed_b + (size_t)(begin - depth->p0) * columns
-                               : (const T *)product->b + (size_t)begin * product->ldb + j;
-            block.c = (T *)product->c + (size_t)i * product->ldc + j;
-            functions[columns == NR](&block);
+            block.b = (packed_b ? packed_b + (size_t)(begin - depth->p0) * columns
+                                : (const T *)product->b + (size_t)begin * product->ldb + j) +
+                      skip;
+            block.c = (T *)product->c + (size_t)i * product->ldc + j + skip;
+            functions[columns - skip == NR](&block);
         }
         if (packed_b)
             packed_b += (size_t)columns * depth->kc;
@@ -391,31 +395,78 @@ static bool TN(invert_base)(void *z, size_t ldz, uint32_t n)
                              : TN(invert_rows)(z, ldz, n, ENGINE_BASE / VL);
 }
 
-static void TN(affine)(void *data, size_t ldg, uint32_t n, double factor, double shift)
+static void TN(copy_affine)(void *to_data, const void *from_data, size_t ld, uint32_t n,
+                            double factor, double shift)
 {
-    for (uint32_t i = 0; i < n; i++) {
-        T *row = (T *)data + (size_t)i * ldg;
-        const T f = (T)factor;
+    const T f = (T)factor;
 
-        for (uint32_t j = i; j < n; j++)
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t begin = i / (uint32_t)VL * (uint32_t)VL; /* whole vectors; a little more */
+        T *to = (T *)to_data + i * ld;
+        const T *from = (const T *)from_data + i * ld;
+
+        for (uint32_t j = begin; j < n; j++)
+            to[j] = f * from[j];
+        to[i] += (T)shift;
+    }
+}
+
+static void TN(affine)(void *g, size_t ldg, uint32_t n, double factor, double shift)
+{
+    TN(copy_affine)(g, g, ldg, n, factor, shift);
+}
+
+static void TN(affine_full)(void *data, size_t ldg, uint32_t n, double factor, double shift)
+{
+    const T f = (T)factor;
+
+    for (uint32_t i = 0; i < n; i++) {
+        T *row = (T *)data + i * ldg;
+
+        for (uint32_t j = 0; j < n; j++)
             row[j] *= f;
         row[i] += (T)shift;
+    }
+}
+
+typedef T TN(quarter) __attribute__((vector_size(16), may_alias));
+#define SIDE (16 / (uint32_t)sizeof(T)) /* of a block that is transposed in registers */
+
+/* A SIDE x SIDE block, both corners on 16-byte boundaries. */
+INLINE void TN(transpose_block)(const T *from, T *to, size_t ld)
+{
+    TN(quarter) row[SIDE];
+
+    for (uint32_t i = 0; i < SIDE; i++)
+        row[i] = *(const TN(quarter) *)(from + i * ld);
+    for (uint32_t i = 0; i < SIDE; i++) {
+        TN(quarter) column = { 0 };
+
+        for (uint32_t j = 0; j < SIDE; j++)
+            column[j] = row[j][i];
+        *(TN(quarter) *)(to + i * ld) = column;
     }
 }
 
 static void TN(mirror)(void *data, size_t ldg, uint32_t i0, uint32_t i1)
 {
     T *g = data;
+    uint32_t i = i0;
 
-    for (uint32_t j0 = 0; j0 < i1; j0 += 16) {
-        for (uint32_t i = i0; i < i1; i++) {
-            const uint32_t end = j0 + 16 < i ? j0 + 16 : i;
-
-            for (uint32_t j = j0; j < end; j++)
-                g[i * ldg + j] = g[j * ldg + i];
+    for (; i % SIDE == 0 && i + SIDE <= i1; i += SIDE) {
+        for (uint32_t j = 0; j < i; j += SIDE)
+            TN(transpose_block)(g + j * ldg + i, g + i * ldg + j, ldg);
+        for (uint32_t a = 1; a < SIDE; a++) {
+            for (uint32_t b = 0; b < a; b++)
+                g[(i + a) * ldg + i + b] = g[(i + b) * ldg + i + a];
         }
     }
+    for (; i < i1; i++) {
+        for (uint32_t j = 0; j < i; j++)
+            g[i * ldg + j] = g[j * ldg + i];
+    }
 }
+#undef SIDE
 
 static void TN(sums)(const void *data, size_t ldg, uint32_t n, double factor, double *dfi,
                      double *square, double *trace)

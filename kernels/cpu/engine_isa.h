@@ -49,7 +49,8 @@
 /* clang-format off */
 #define OPS(type) { \
     .element_bytes = type##_BYTES, .tile = tile_##type, .invert_base = invert_base_##type, \
-    .affine = affine_##type, .mirror = mirror_##type, .sums = sums_##type, \
+    .affine = affine_##type, .copy_affine = copy_affine_##type, \
+    .affine_full = affine_full_##type, .mirror = mirror_##type, .sums = sums_##type, \
     .symmetric_vector = symmetric_vector_##type, .dot = dot_##type, .add = add_##type, \
     .add_upper = add_upper_##type }
 /* clang-format on */

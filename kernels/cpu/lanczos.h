@@ -8,7 +8,7 @@
 
 #include "dense.h"
 
-#define LANCZOS_STEPS 12u
+#define LANCZOS_STEPS 10u
 
 struct lanczos {
     uint32_t count;

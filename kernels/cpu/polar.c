@@ -6,6 +6,7 @@
  *   D     the weighted rational step X (b/c I + (a - b/c)(I + c G)^-1), weights from a lower bound l
  *         on the singular values
  *   D64   all of it in f64: the first step of every matrix that is not known to be well conditioned
+ *   DM    the same with the product in f32, where few singular values are small enough to suffer
  *   gram  D, H and T3 on the r x r side only, one product with X at the end, once l is large enough
  *
  * What rounding does to the polar factor: an error of G is multiplied by c in the directions whose
@@ -32,14 +33,16 @@
 #define LOWER_NEAR_MIN      3e-5 /* and of a NEAR one: NEAR_SHARE / cols, within these */
 #define LOWER_NEAR_MAX      3e-3
 #define NEAR_SHARE          0.1  /* … where Lanczos will see smaller values afterwards */
-#define NEAR_SHARE_BLIND    0.03 /* … where it will not */
+#define NEAR_SHARE_BLIND    0.05 /* … where it will not */
 #define LOWER_FAST          3e-4 /* l of the first step when only the DfI counts */
 #define KNOWN_LOWER         0.2  /* a first Lanczos estimate below this may as well be 0 */
-#define GRAM_LOWER          0.1  /* from here on the Gram side is accurate enough */
+#define MIXED_ERROR         9e-6 /* of the polar factor that an f32 product of a D64 step may cause */
+#define MIXED_ROUNDOFFS     0.6
+#define GRAM_LOWER          0.1 /* from here on the Gram side is accurate enough */
 #define GRAM_STEPS_EXPECTED 3u
 #define GRAM_STEPS_MAX      8u
 #define LONG_ASPECT         1.5
-#define SMALL_SIDE          96u  /* below, a Lanczos run costs more than it saves */
+#define SMALL_SIDE          320u /* below, a Lanczos run costs more than it saves */
 #define TINY_SIDE           24u  /* below, f64 throughout costs nothing */
 #define CERTIFIED_SHARE     0.25 /* of the target a proven bound must reach: room for rounding */
 
@@ -49,6 +52,7 @@ enum start { START_NEAR, START_WIDE, START_HARD };
 struct knowledge {
     double upper_square; /* G is divided by this */
     double lower;        /* estimated least singular value after that */
+    double mean_square;  /* mean of the squared singular values of the first x */
 };
 
 struct weights {
@@ -155,18 +159,17 @@ static bool gram_rational(struct polar *polar, struct weights w, void *s, bool l
     const double beta = w.b / w.c, gamma = w.a - beta;
     const uint32_t n = space->cols;
 
-    memcpy(s, space->g, n * space->ld * ops->element_bytes);
-    ops->affine(s, space->ld, n, w.c, 1);
+    ops->copy_affine(s, space->g, space->ld, n, w.c, 1);
     if (!dense_inverse(polar->crew, dtype, s, space->ld, n, space->inverse))
         return false;
+    dense_mirror(polar->crew, dtype, s, space->ld, n);
     if (!last) {
-        dense_mirror(polar->crew, dtype, s, space->ld, n);
         dense_symmetric_product(polar->crew, dtype, n, s, s, space->ld, -gamma * gamma / w.c,
                                 beta * beta, space->g);
         ops->add_upper(space->g, s, space->ld, n, (gamma * gamma - 2 * beta * gamma) / w.c,
                        2 * beta * gamma / w.c);
     }
-    ops->affine(s, space->ld, n, gamma, beta);
+    ops->affine_full(s, space->ld, n, gamma, beta);
     return true;
 }
 
@@ -178,7 +181,7 @@ static void swap(void **a, void **b)
     *b = other;
 }
 
-/* The step that the normalised G in space->g asks for, into `step`, upper triangle. `*last` says
+/* The step that the normalised G in space->g asks for, into `step`, full. `*last` says
  * whether it is proven to be the last one. FIRE_TOO_LATE: after `done` steps the DfI shows singular
  * values far below what was expected, which this side cannot treat accurately. */
 static enum fire_status gram_step(struct polar *polar, double *lower, uint32_t done, void *step,
@@ -193,8 +196,8 @@ static enum fire_status gram_step(struct polar *polar, double *lower, uint32_t d
 
     polar->steps++;
     if (e < 1 && finishes(polar, after_t3(e))) {
-        memcpy(step, space->g, space->cols * space->ld * ops->element_bytes);
-        ops->affine(step, space->ld, space->cols, -0.5, 1.5);
+        ops->copy_affine(step, space->g, space->ld, space->cols, -0.5, 1.5);
+        dense_mirror(polar->crew, polar->dtype, step, space->ld, space->cols);
         polar_note(polar, "T3");
         *last = true;
         return FIRE_OK;
@@ -224,14 +227,14 @@ static enum fire_status finish_on_gram_side(struct polar *polar, const struct kn
         return FIRE_NO_MEMORY;
     step = space->gram[0];
     other = space->gram[1];
-    ops->affine(space->g, space->ld, n, 1 / known->upper_square, 0);
+    if (known->upper_square != 1)
+        ops->affine(space->g, space->ld, n, 1 / known->upper_square, 0);
     polar_note(polar, "gram(");
     for (uint32_t i = 0; i < GRAM_STEPS_MAX && !last; i++) {
         const enum fire_status status = gram_step(polar, &lower, i, step, &last);
 
         if (status != FIRE_OK)
             return status;
-        dense_mirror(polar->crew, dtype, step, space->ld, n);
         if (!product) {
             product = space->gram[2];
             swap(&product, &step);
@@ -241,9 +244,9 @@ static enum fire_status finish_on_gram_side(struct polar *polar, const struct kn
         dense_mirror(polar->crew, dtype, other, space->ld, n);
         swap(&product, &other);
     }
-    memcpy(space->g, product, n * space->ld * ops->element_bytes);
-    ops->affine(space->g, space->ld, n, 1 / sqrt(known->upper_square), 0);
-    polar_apply(polar, dtype);
+    if (known->upper_square != 1)
+        ops->affine_full(product, space->ld, n, 1 / sqrt(known->upper_square), 0);
+    polar_multiply(polar, product, dtype);
     polar_note(polar, ")");
     polar->certified = last;
     return FIRE_OK;
@@ -304,6 +307,7 @@ static void first_look(struct polar *polar, struct attempt *attempt)
     crew_ops(polar->crew, attempt->g_dtype)
         ->sums(space->g, space->ld, space->cols, 1, &dfi, &square, &trace);
     attempt->known.lower = LOWER_WIDE;
+    attempt->known.mean_square = trace / space->cols;
     if (space->cols - trace * trace / square < 0.5)
         attempt->known.upper_square = square / trace;
     else
@@ -357,18 +361,43 @@ static enum verdict step_down(struct polar *polar, struct attempt *attempt, doub
     return VERDICT_GO_ON;
 }
 
-/* The first step of a NEAR start whose lower end is out of sight. */
+/* The error an f32 product with M would cause in the polar factor: some roundoffs (fitted to what
+ * was measured; they grow with the root of r) of its largest terms, a times x's, in the directions of the singular values below
+ * 1/sqrt(c), whose share the trace of Z^-1 tells. */
+static double product_error(struct polar *polar, const struct knowledge *known, struct weights w)
+{
+    const struct polar_space *space = polar->space;
+    double dfi, square, trace;
+
+    crew_ops(polar->crew, FIRE_F64)
+        ->sums(space->g, space->ld, space->cols, 1, &dfi, &square, &trace);
+    return MIXED_ROUNDOFFS * 0x1p-24 * w.a * sqrt(known->mean_square / known->upper_square * trace);
+}
+
+/* The first step of a NEAR start whose lower end is out of sight: G and the inverse in f64, the
+ * product too unless f32 is good enough for it. */
 static enum verdict step_near(struct polar *polar, struct attempt *attempt)
 {
     const uint32_t cols = polar->space->cols;
     const double share = (cols >= SMALL_SIDE ? NEAR_SHARE : NEAR_SHARE_BLIND) / cols;
+    const double lower = fmin(fmax(share, LOWER_NEAR_MIN), LOWER_NEAR_MAX);
+    const struct weights w = weights_for(lower);
+    struct knowledge *known = &attempt->known;
+    enum fire_dtype product = FIRE_F64;
 
     if (polar->plan->fast)
         return step_down(polar, attempt, LOWER_FAST, FIRE_F32, "D");
     if (attempt->g_dtype != FIRE_F64)
         make_gram(polar, attempt, true);
-    return step_down(polar, attempt, fmin(fmax(share, LOWER_NEAR_MIN), LOWER_NEAR_MAX), FIRE_F64,
-                     "D64");
+    if (!rational_inverse(polar, FIRE_F64, w, known->upper_square))
+        return VERDICT_FAILED;
+    if (polar->dtype == FIRE_F32 && product_error(polar, known, w) <= MIXED_ERROR)
+        product = FIRE_F32;
+    rational_apply(polar, FIRE_F64, product, w, known->upper_square);
+    polar_note(polar, product == FIRE_F32 ? "DM" : "D64");
+    known->lower = image_of(w, lower);
+    known->upper_square = 1;
+    return VERDICT_GO_ON;
 }
 
 static enum verdict step_hard(struct polar *polar, struct attempt *attempt)

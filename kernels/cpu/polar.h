@@ -63,6 +63,9 @@ void polar_gram(struct polar *polar);
 /* x <- x m; m is in space->g, upper triangle, of type `m_dtype`. */
 void polar_apply(struct polar *polar, enum fire_dtype m_dtype);
 
+/* x <- x m for a full m. */
+void polar_multiply(struct polar *polar, const void *m, enum fire_dtype m_dtype);
+
 /* x from f64 to f32, in place. */
 void polar_narrow(struct polar *polar);
 

@@ -119,21 +119,31 @@ void polar_gram(struct polar *polar)
                space->g, space->ld);
 }
 
+void polar_multiply(struct polar *polar, const void *m, enum fire_dtype m_dtype)
+{
+    struct polar_space *space = polar->space;
+    const struct dense_rows rows = {
+        .x = space->x,
+        .x_dtype = polar->dtype,
+        .y = space->x,
+        .y_dtype = polar->dtype,
+        .ld = space->ld,
+        .rows = space->rows,
+        .cols = space->cols,
+        .m = m,
+        .dtype = m_dtype,
+    };
+
+    dense_multiply_rows(polar->crew, &rows);
+    polar->gram_valid = false;
+}
+
 void polar_apply(struct polar *polar, enum fire_dtype m_dtype)
 {
     struct polar_space *space = polar->space;
 
     dense_mirror(polar->crew, m_dtype, space->g, space->ld, space->cols);
-    dense_multiply_rows(polar->crew, &(struct dense_rows){ .x = space->x,
-                                                           .x_dtype = polar->dtype,
-                                                           .y = space->x,
-                                                           .y_dtype = polar->dtype,
-                                                           .ld = space->ld,
-                                                           .rows = space->rows,
-                                                           .cols = space->cols,
-                                                           .m = space->g,
-                                                           .dtype = m_dtype });
-    polar->gram_valid = false;
+    polar_multiply(polar, space->g, m_dtype);
 }
 
 void polar_narrow(struct polar *polar)
