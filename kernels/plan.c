@@ -3,6 +3,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "minimax_coefficients.h"
+
 /* NUMERICS.md section 4, powers of G. */
 static const struct fire_polynomial_step cubic = { 2, { 1.5, -0.5 } };
 static const struct fire_polynomial_step muon = { 3, { 3.4445, -4.7750, 2.0315 } };
@@ -11,13 +13,11 @@ static const struct fire_polynomial_step polar_express[] = {
     { 3, { 3.891668, -2.772484, 0.506065 } },   { 3, { 3.285754, -2.368129, 0.464490 } },
     { 3, { 2.346541, -1.709783, 0.423236 } },
 };
-static const struct fire_polynomial_step minimax[] = {
-    { 5, { 15.0760146703, -148.071776982, 493.178159577, -634.186870194, 275.989397062 } },
-    { 5, { 7.1560023241, -17.4709706628, 14.6787614161, -4.77670374364, 0.52669244116 } },
-    { 5, { 5.24184450738, -11.956872036, 10.488328297, -3.65964278006, 0.43723771393 } },
-    { 5, { 2.78290960953, -4.30122693424, 3.9868060703, -1.77232760232, 0.297097954334 } },
-    { 5, { 315.0 / 128, -420.0 / 128, 378.0 / 128, -180.0 / 128, 35.0 / 128 } },
+static const struct fire_polynomial_step taylor9 = {
+    5, { 315.0 / 128, -420.0 / 128, 378.0 / 128, -180.0 / 128, 35.0 / 128 }
 };
+#define MINIMAX_LOWER  1e-3 /* the chain that `polynomial=minimax` runs before Taylor steps */
+#define MINIMAX_STEPS  4u
 #define STEPS_OF(list) (sizeof(list) / sizeof((list)[0]))
 
 static void set_steps(struct fire_plan *plan, const struct fire_polynomial_step *steps,
@@ -25,6 +25,20 @@ static void set_steps(struct fire_plan *plan, const struct fire_polynomial_step 
 {
     memcpy(plan->step, steps, count * sizeof(steps[0]));
     plan->step_count = (uint32_t)count;
+}
+
+static void set_minimax(struct fire_plan *plan)
+{
+    const struct minimax_chain *chain = minimax_chains;
+
+    while (chain->lower != MINIMAX_LOWER || chain->cushion != 0)
+        chain++;
+    for (uint32_t i = 0; i < MINIMAX_STEPS; i++) {
+        plan->step[i].terms = 5;
+        memcpy(plan->step[i].c, chain->step[i].power, sizeof(chain->step[i].power));
+    }
+    plan->step[MINIMAX_STEPS] = taylor9;
+    plan->step_count = MINIMAX_STEPS + 1;
 }
 
 static void set_polynomial(struct fire_plan *plan, const struct fire_options *options)
@@ -37,7 +51,7 @@ static void set_polynomial(struct fire_plan *plan, const struct fire_options *op
     case FIRE_POLYNOMIAL_POLAR_EXPRESS:
         set_steps(plan, polar_express, STEPS_OF(polar_express));
         break;
-    case FIRE_POLYNOMIAL_MINIMAX: set_steps(plan, minimax, STEPS_OF(minimax)); break;
+    case FIRE_POLYNOMIAL_MINIMAX: set_minimax(plan); break;
     case FIRE_POLYNOMIAL_CUSTOM:
         for (uint32_t i = 0; i < options->custom_count; i++) {
             plan->step[i].terms = 3;

@@ -1,0 +1,108 @@
+/* The path "amx" as a whole, on the emulated tile unit: the engine that isa.c would choose on a
+ * machine with AMX, run through every step of the polar factor. The instructions themselves are
+ * tested in test_amx.c. */
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "amx_engine.h"
+#include "dense.h"
+#include "matrices.h"
+#include "projection.h"
+#include "slot.h"
+
+/* amx_engine.c compiled for the emulated unit. */
+const struct engine *amx_engine_emulated(bool fast);
+
+static const struct {
+    const char *name;
+    const char *settings;
+    uint32_t rows, cols;
+    double condition; /* 0: Gaussian */
+    double dfi_max, error_max;
+} cases[] = {
+    { "square, f32 promise", "scale=one", 96, 96, 0, 1e-6, 1e-5 },
+    { "square, ill conditioned", "scale=one", 128, 128, 1e4, 1e-6, 1e-5 },
+    { "long, well conditioned", "scale=one", 256, 64, 3, 1e-6, 1e-5 },
+    { "odd sides", "scale=one", 131, 67, 0, 1e-6, 1e-5 },
+    { "fast: only the DfI counts", "scale=one compute=fast", 128, 128, 0, 1e-6, 1e-2 },
+    { "fast and long", "scale=one compute=fast", 256, 96, 10, 1e-6, 1e-2 },
+};
+
+static void make_weights(size_t index, struct fire_random *random, double *w)
+{
+    const uint32_t rows = cases[index].rows, cols = cases[index].cols;
+    double *sigma = malloc(cols * sizeof(double));
+
+    ck_assert_ptr_nonnull(sigma);
+    if (cases[index].condition == 0) {
+        matrix_gaussian(random, rows, cols, w);
+    } else {
+        spectrum_log_spaced(cols, cases[index].condition, sigma);
+        matrix_with_spectrum(random, rows, cols, sigma, w);
+    }
+    free(sigma);
+}
+
+START_TEST(the_emulated_path_keeps_its_promise)
+{
+    const uint32_t rows = cases[_i].rows, cols = cases[_i].cols;
+    const size_t count = (size_t)rows * cols;
+    double *w = matrix_alloc(rows, cols), *q = matrix_alloc(rows, cols);
+    double *want = matrix_alloc(rows, cols);
+    float *slot_weights = aligned_alloc(64, (count * sizeof(float) + 63) / 64 * 64);
+    struct polar_space space = { 0 };
+    struct fire_result result;
+    struct fire_slot slot = { slot_weights, &result, 0 };
+    struct fire_options options;
+    struct fire_plan plan;
+    struct fire_random random;
+
+    ck_assert_ptr_nonnull(slot_weights);
+    fire_random_init(&random, 7 + (uint64_t)_i);
+    make_weights((size_t)_i, &random, w);
+    matrix_round(w, count);
+    matrix_to_f32(w, count, slot_weights);
+    options_make(&options, "fire", cases[_i].settings);
+    projection_plan(&options, rows, cols, &plan);
+
+    const struct engine *engine = amx_engine_emulated(plan.fast);
+    void *scratch = aligned_alloc(64, (dense_scratch_bytes(engine, cols) + 63) / 64 * 64);
+    const struct crew crew = { engine, NULL, &scratch, 0 };
+
+    ck_assert_ptr_nonnull(scratch);
+    slot_run(&crew, &plan, &space, &slot);
+    ck_assert_msg(result.action == FIRE_ACTION_PROJECTED, "%s: %s", cases[_i].name, result.reason);
+    ck_assert_str_eq(result.path, "amx");
+    matrix_from_f32(slot_weights, count, q);
+    matrix_polar(w, rows, cols, cols, NULL, want);
+    ck_assert_msg(matrix_dfi(q, rows, cols) <= cases[_i].dfi_max, "%s: DfI %g (%s)", cases[_i].name,
+                  matrix_dfi(q, rows, cols), result.method);
+    ck_assert_msg(matrix_distance(q, want, count) / sqrt(cols) <= cases[_i].error_max,
+                  "%s: error %g (%s)", cases[_i].name, matrix_distance(q, want, count) / sqrt(cols),
+                  result.method);
+    polar_space_release(&space);
+    free(scratch);
+    free(slot_weights);
+    free(want);
+    free(q);
+    free(w);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("amx engine");
+    TCase *tcase = tcase_create("emulated tile unit");
+    SRunner *runner = srunner_create(suite);
+    int failed;
+
+    tcase_set_timeout(tcase, 300);
+    tcase_add_loop_test(tcase, the_emulated_path_keeps_its_promise, 0,
+                        sizeof(cases) / sizeof(cases[0]));
+    suite_add_tcase(suite, tcase);
+    srunner_run_all(runner, CK_NORMAL);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
