@@ -14,15 +14,19 @@
 #include "isa.h"
 #include "pool.h"
 #include "slot.h"
+#include "tiny.h"
 
 #define WHOLE_SIDE  1024u /* up to this short side a matrix is one worker's */
 #define THREADS_MAX 512u
+
+#define TINY_MANY        1024u /* from so many tiny matrices on, */
+#define TINY_TASK_GROUPS 4u    /* so many groups are one task */
 
 struct fire_device {
     struct isa_choice engines;
     struct fire_caps caps;
     struct pool *pool;
-    void **scratch; /* one for each worker */
+    void **scratch; /* one for each worker; the end of it is for tiny matrices */
     size_t scratch_bytes;
     struct polar_space *spaces; /* one for each worker */
 
@@ -38,7 +42,8 @@ struct fire_device {
 
 static enum fire_status grow_scratch(struct fire_device *device, uint32_t cols)
 {
-    const size_t bytes = (dense_scratch_bytes(device->engines.fast, cols) + 63) / 64 * 64;
+    const size_t bytes =
+        (dense_scratch_bytes(device->engines.fast, cols) + 63) / 64 * 64 + tiny_space_bytes();
 
     if (bytes <= device->scratch_bytes)
         return FIRE_OK;
@@ -73,6 +78,34 @@ static void whole_task(void *data, uint32_t index, uint32_t worker)
     slot_run(&alone, whole->batch->plan, &device->spaces[worker], &whole->batch->slots[index]);
 }
 
+/* A task is some groups of as many slots as there are lanes. */
+static uint32_t tiny_task_slots(const struct engine *engine, uint32_t slot_count)
+{
+    return engine->tiny->lanes * (slot_count >= TINY_MANY ? TINY_TASK_GROUPS : 1);
+}
+
+static void tiny_task(void *data, uint32_t index, uint32_t worker)
+{
+    const struct whole *whole = data;
+    struct fire_device *device = whole->device;
+    struct fire_batch *batch = whole->batch;
+    const struct crew alone = { engine_for(device, batch), NULL, device->scratch, worker };
+    char *scratch = device->scratch[worker];
+    const struct tiny_job job = {
+        .crew = &alone,
+        .plan = batch->plan,
+        .space = &device->spaces[worker],
+        .lanes = (double *)(void *)(scratch + device->scratch_bytes - tiny_space_bytes()),
+    };
+    const uint32_t slots = tiny_task_slots(alone.engine, batch->slot_count);
+    const uint32_t lanes = alone.engine->tiny->lanes;
+    const uint32_t rest = batch->slot_count - index * slots;
+    const uint32_t end = batch->slot_count - (rest > slots ? rest - slots : 0);
+
+    for (uint32_t i = index * slots; i < end; i += lanes)
+        tiny_run(&job, &batch->slots[i], end - i < lanes ? end - i : lanes);
+}
+
 static void run_batch(struct fire_device *device, struct fire_batch *batch)
 {
     const struct crew all = { engine_for(device, batch), device->pool, device->scratch, 0 };
@@ -83,6 +116,12 @@ static void run_batch(struct fire_device *device, struct fire_batch *batch)
     batch->status = grow_scratch(device, batch->plan->cols);
     if (batch->status != FIRE_OK)
         return;
+    if (tiny_takes(batch->plan)) {
+        const uint32_t slots = tiny_task_slots(all.engine, batch->slot_count);
+
+        pool_run(device->pool, (batch->slot_count + slots - 1) / slots, tiny_task, &whole);
+        return;
+    }
     if (batch->plan->cols <= 128)
         first_shared = batch->slot_count;
     else if (batch->plan->cols <= WHOLE_SIDE)

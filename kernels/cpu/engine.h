@@ -41,10 +41,13 @@ struct engine_ops {
     void (*add_upper)(void *g, const void *s, size_t ld, uint32_t n, double factor, double shift);
 };
 
+struct tiny_ops; /* tiny.h */
+
 struct engine {
     const char *name; /* "avx512" */
     size_t scratch_bytes;
-    uint32_t tile_rows; /* of the tiles of large products; does not change a bit of them */
+    uint32_t tile_rows;          /* of the tiles of large products; does not change a bit of them */
+    const struct tiny_ops *tiny; /* the way of matrices with few columns */
     struct engine_ops f32;
     struct engine_ops f64;
 };

@@ -1,9 +1,10 @@
 /* engine_isa: turns engine_body.h into one struct engine. An engine_<isa>.c sets ENGINE_NAME,
- * VECTOR_BYTES and MR, and is compiled with the flags of its instruction set. */
+ * ENGINE_TINY, VECTOR_BYTES and MR, and is compiled with the flags of its instruction set. */
 #include <math.h>
 #include <string.h>
 
 #include "engine.h"
+#include "tiny.h"
 
 #define INLINE   static inline __attribute__((always_inline))
 #define NOINLINE __attribute__((noinline))
@@ -65,6 +66,7 @@ const struct engine ENGINE_SYMBOL = {
             ? ENGINE_DEPTH_F32 *(ENGINE_TILE_COLUMNS_MAX + PRODUCT_PAD) * sizeof(float)
             : ENGINE_DEPTH_F64 *(ENGINE_TILE_COLUMNS_MAX + PRODUCT_PAD) * sizeof(double),
     .tile_rows = TILE_ROWS,
+    .tiny = &ENGINE_TINY,
     .f32 = OPS(f32),
     .f64 = OPS(f64),
 };

@@ -103,9 +103,14 @@ static double goal_of(const struct fire_plan *plan)
     return plan->fast || goal > plan->target ? plan->target : goal;
 }
 
+double polar_bound_max(const struct fire_plan *plan)
+{
+    return sqrt(CERTIFIED_SHARE * goal_of(plan));
+}
+
 static bool finishes(const struct polar *polar, double bound)
 {
-    return bound * bound <= CERTIFIED_SHARE * goal_of(polar->plan);
+    return bound <= polar_bound_max(polar->plan);
 }
 
 /* space->g, G in `dtype`, becomes Z^-1, upper triangle, with Z = I + c G / u^2. */

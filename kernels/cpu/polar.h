@@ -75,6 +75,9 @@ void polar_note(struct polar *polar, const char *step);
 /* Fills polar->before from G of the weights, when statistics want it. */
 void polar_note_before(struct polar *polar, const void *g, enum fire_dtype dtype);
 
+/* What a proven bound on sqrt(DfI) after a step must not exceed for that step to be the last. */
+double polar_bound_max(const struct fire_plan *plan);
+
 FIRE_NODISCARD enum fire_status polar_converge(struct polar *polar);
 /* The same for what space->x holds already, in f64. */
 FIRE_NODISCARD enum fire_status polar_converge_loaded(struct polar *polar);

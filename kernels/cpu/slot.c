@@ -382,20 +382,16 @@ static void describe(struct polar *polar, void *weights, double c, struct fire_r
     result->norm_preservation = result->after.norm / result->before.norm;
 }
 
-static enum fire_status project(struct polar *polar, struct fire_slot *slot)
+/* From Q in the space to the weights and their result. */
+static enum fire_status finish(struct polar *polar, struct fire_slot *slot)
 {
     const struct fire_plan *plan = polar->plan;
     struct fire_result *result = slot->result;
     struct pass write = {
         .polar = polar, .weights = slot->weights, .blend = plan->blend, .rows = rows_write
     };
-    enum fire_status status =
-        plan->kind == FIRE_PLAN_CONVERGE ? polar_converge(polar) : polar_polynomial(polar);
+    enum fire_status status = FIRE_OK;
 
-    if (status == FIRE_OK && polar->rank_defect && plan->complete)
-        status = polar_complete(polar, slot->seed);
-    if (status != FIRE_OK)
-        return status;
     if (plan->statistics & FIRE_STATISTICS_RESIDUAL ||
         (plan->statistics & FIRE_STATISTICS_BASIC && (plan->fast || polar->hard)))
         status = residual(polar, &result->polar_residual);
@@ -424,6 +420,17 @@ static enum fire_status project(struct polar *polar, struct fire_slot *slot)
     result->steps = polar->steps;
     snprintf(result->method, sizeof(result->method), "%s", polar->method);
     return FIRE_OK;
+}
+
+static enum fire_status project(struct polar *polar, struct fire_slot *slot)
+{
+    const struct fire_plan *plan = polar->plan;
+    enum fire_status status =
+        plan->kind == FIRE_PLAN_CONVERGE ? polar_converge(polar) : polar_polynomial(polar);
+
+    if (status == FIRE_OK && polar->rank_defect && plan->complete)
+        status = polar_complete(polar, slot->seed);
+    return status == FIRE_OK ? finish(polar, slot) : status;
 }
 
 static enum fire_status analyze(struct polar *polar, struct fire_slot *slot)
@@ -495,24 +502,42 @@ static void refuse(struct fire_result *result, enum fire_status status)
                                       : "the iteration left the range of its numbers");
 }
 
+/* An empty result, room in the space, the norm of the weights. False: refused. */
+static bool begin(struct polar *polar, struct fire_slot *slot)
+{
+    struct fire_result *result = slot->result;
+    enum fire_status status;
+
+    fire_result_init(result);
+    polar->before = result->before;
+    result->path = polar->crew->engine->name;
+    result->matrices = 1;
+    status = polar_space_prepare(polar->space, polar->plan);
+    if (status != FIRE_OK)
+        refuse(result, status);
+    else
+        measure(polar);
+    return status == FIRE_OK;
+}
+
+static void end(struct fire_slot *slot, enum fire_status status)
+{
+    slot->result->action = FIRE_ACTION_PROJECTED;
+    slot->result->status = FIRE_OK;
+    if (status != FIRE_OK)
+        refuse(slot->result, status);
+}
+
 void slot_run(const struct crew *crew, const struct fire_plan *plan, struct polar_space *space,
               struct fire_slot *slot)
 {
     struct polar polar = { .crew = crew, .plan = plan, .space = space, .weights = slot->weights };
     struct fire_result *result = slot->result;
-    const double begin = milliseconds();
+    const double start = milliseconds();
     enum fire_status status;
 
-    fire_result_init(result);
-    polar.before = result->before;
-    result->path = crew->engine->name;
-    result->matrices = 1;
-    status = polar_space_prepare(space, plan);
-    if (status != FIRE_OK) {
-        refuse(result, status);
+    if (!begin(&polar, slot))
         return;
-    }
-    measure(&polar);
     if (plan->kind == FIRE_PLAN_ANALYZE) {
         status = analyze(&polar, slot);
     } else if (polar.norm < plan->min_norm) {
@@ -524,9 +549,33 @@ void slot_run(const struct crew *crew, const struct fire_plan *plan, struct pola
     } else {
         status = polar.norm == 0 ? zero(&polar, slot) : project(&polar, slot);
     }
-    result->action = FIRE_ACTION_PROJECTED;
-    result->status = FIRE_OK;
-    if (status != FIRE_OK)
-        refuse(result, status);
-    result->compute_ms = milliseconds() - begin;
+    end(slot, status);
+    result->compute_ms = milliseconds() - start;
+}
+
+void slot_finish(const struct crew *crew, const struct fire_plan *plan, struct polar_space *space,
+                 struct fire_slot *slot, const struct slot_factor *factor)
+{
+    struct polar polar = { .crew = crew, .plan = plan, .space = space, .weights = slot->weights };
+    const double start = milliseconds();
+    double *x;
+
+    if (!begin(&polar, slot))
+        return;
+    polar_load(&polar, FIRE_F64);
+    if (plan->statistics & FIRE_STATISTICS_BASIC) {
+        polar_gram(&polar);
+        polar_note_before(&polar, space->g, polar.dtype);
+    }
+    x = space->x;
+    for (uint32_t i = 0; i < plan->rows; i++) {
+        for (uint32_t j = 0; j < plan->cols; j++)
+            x[i * space->ld + j] = factor->q[((size_t)i * plan->cols + j) * factor->stride];
+    }
+    polar.norm = factor->norm;
+    polar.certified = true;
+    polar.steps = factor->steps;
+    polar_note(&polar, factor->method);
+    end(slot, finish(&polar, slot));
+    slot->result->compute_ms = milliseconds() - start;
 }

@@ -11,4 +11,17 @@
 void slot_run(const struct crew *crew, const struct fire_plan *plan, struct polar_space *space,
               struct fire_slot *slot);
 
+/* An isometry that was found elsewhere, proven to be within the plan's target. */
+struct slot_factor {
+    const double *q; /* entry e of rows x cols, row-major, is q[e * stride] */
+    size_t stride;
+    double norm; /* ||W||_F of the weights it belongs to */
+    uint32_t steps;
+    const char *method;
+};
+
+/* The end of slot_run() where Q is known: scale, weights, statistics, result. */
+void slot_finish(const struct crew *crew, const struct fire_plan *plan, struct polar_space *space,
+                 struct fire_slot *slot, const struct slot_factor *factor);
+
 #endif
