@@ -6,7 +6,7 @@
 
 /* Below this side one thread does everything: handing out work would cost more. */
 #define SERIAL_SIDE 160u
-#define PANEL_BYTES (3u << 20) /* a panel of rows in dense_multiply_rows() */
+#define PANEL_BYTES (1u << 20) /* a panel of rows in dense_multiply_rows() */
 
 size_t dense_stride(uint32_t cols)
 {
@@ -132,7 +132,7 @@ static char *at(const struct engine_ops *ops, void *base, size_t ld, uint32_t i,
 size_t dense_inverse_space(uint32_t n)
 {
     const uint32_t half = (n / 2 + ENGINE_BASE) / ENGINE_BASE * ENGINE_BASE;
-    const size_t blocks = 2 * (size_t)(half + ENGINE_BASE) * dense_stride(half + ENGINE_BASE);
+    const size_t blocks = (size_t)(half + ENGINE_BASE) * dense_stride(half + ENGINE_BASE);
     const size_t diagonals = (size_t)(n + 256) * 256; /* dense_inverse's diagonal tiles */
 
     return blocks > diagonals ? blocks : diagonals;
@@ -140,7 +140,8 @@ size_t dense_inverse_space(uint32_t n)
 
 /* z = L L^T in the upper triangle; leaves L^-1 in the lower one, zeros above. By halves:
  *   [Z11 Z12]   U12 = L11^-1 Z12     Z22 <- Z22 - U12^T U12     T = U12^T L11^-1
- *   [ .  Z22]   and then the lower left block of L^-1 is -L22^-1 T. */
+ *   [ .  Z22]   and then the lower left block of L^-1 is -L22^-1 T.
+ * T waits in the lower left block itself while Z22 is inverted. */
 static bool invert_factor(const struct crew *crew, enum fire_dtype dtype, void *z, size_t ldz,
                           uint32_t n, void *space)
 {
@@ -155,68 +156,68 @@ static bool invert_factor(const struct crew *crew, enum fire_dtype dtype, void *
     const uint32_t n2 = n - n1;
     const size_t ld1 = dense_stride(n1), ld2 = dense_stride(n2);
     void *z12 = at(ops, z, ldz, 0, n1);
-    void *z21 = at(ops, z, ldz, n1, 0);
+    void *t = at(ops, z, ldz, n1, 0);
     void *z22 = at(ops, z, ldz, n1, n1);
-    void *t = space;                         /* n2 x n1, kept over the second recursion */
-    void *rest = at(ops, space, ld1, n2, 0); /* U12, and what the recursion needs */
-
-    if (!invert_factor(who, dtype, z, ldz, n1, space))
-        return false;
-    dense_product(who, dtype,
-                  &(struct product){ .m = n1,
-                                     .n = n2,
-                                     .k = n1,
-                                     .a = z,
-                                     .lda = ldz,
-                                     .a_shape = PRODUCT_LOWER,
-                                     .b = z12,
-                                     .ldb = ldz,
-                                     .c = rest,
-                                     .ldc = ld2,
-                                     .alpha = 1 });
-    dense_product(who, dtype,
-                  &(struct product){ .m = n2,
-                                     .n = n2,
-                                     .k = n1,
-                                     .a = rest,
-                                     .lda = ld2,
-                                     .a_transposed = true,
-                                     .b = rest,
-                                     .ldb = ld2,
-                                     .c = z22,
-                                     .ldc = ldz,
-                                     .alpha = -1,
-                                     .beta = 1,
-                                     .upper = true });
-    dense_product(who, dtype,
-                  &(struct product){ .m = n2,
+    const struct product u12 = { .m = n1,
+                                 .n = n2,
+                                 .k = n1,
+                                 .a = z,
+                                 .lda = ldz,
+                                 .a_shape = PRODUCT_LOWER,
+                                 .b = z12,
+                                 .ldb = ldz,
+                                 .c = space,
+                                 .ldc = ld2,
+                                 .alpha = 1 };
+    const struct product update = { .m = n2,
+                                    .n = n2,
+                                    .k = n1,
+                                    .a = space,
+                                    .lda = ld2,
+                                    .a_transposed = true,
+                                    .b = space,
+                                    .ldb = ld2,
+                                    .c = z22,
+                                    .ldc = ldz,
+                                    .alpha = -1,
+                                    .beta = 1,
+                                    .upper = true };
+    const struct product waiting = { .m = n2,
                                      .n = n1,
                                      .k = n1,
-                                     .a = rest,
+                                     .a = space,
                                      .lda = ld2,
                                      .a_transposed = true,
                                      .b = z,
                                      .ldb = ldz,
                                      .b_shape = PRODUCT_LOWER,
                                      .c = t,
-                                     .ldc = ld1,
-                                     .alpha = 1 });
+                                     .ldc = ldz,
+                                     .alpha = 1 };
+    const struct product lower = { .m = n2,
+                                   .n = n1,
+                                   .k = n2,
+                                   .a = z22,
+                                   .lda = ldz,
+                                   .a_shape = PRODUCT_LOWER,
+                                   .b = t,
+                                   .ldb = ldz,
+                                   .c = space,
+                                   .ldc = ld1,
+                                   .alpha = -1 };
+
+    if (!invert_factor(who, dtype, z, ldz, n1, space))
+        return false;
+    dense_product(who, dtype, &u12);
+    dense_product(who, dtype, &update);
+    dense_product(who, dtype, &waiting);
     for (uint32_t i = 0; i < n1; i++)
         memset(at(ops, z12, ldz, i, 0), 0, n2 * ops->element_bytes);
-    if (!invert_factor(who, dtype, z22, ldz, n2, rest))
+    if (!invert_factor(who, dtype, z22, ldz, n2, space))
         return false;
-    dense_product(who, dtype,
-                  &(struct product){ .m = n2,
-                                     .n = n1,
-                                     .k = n2,
-                                     .a = z22,
-                                     .lda = ldz,
-                                     .a_shape = PRODUCT_LOWER,
-                                     .b = t,
-                                     .ldb = ld1,
-                                     .c = z21,
-                                     .ldc = ldz,
-                                     .alpha = -1 });
+    dense_product(who, dtype, &lower);
+    for (uint32_t i = 0; i < n2; i++)
+        memcpy(at(ops, t, ldz, i, 0), at(ops, space, ld1, i, 0), n1 * ops->element_bytes);
     return true;
 }
 

@@ -228,7 +228,7 @@ static enum fire_status finish_on_gram_side(struct polar *polar, const struct kn
     void *product = NULL, *step, *other;
     bool last = false;
 
-    if (polar_space_gram(space) != FIRE_OK)
+    if (polar_space_gram(space, polar->dtype) != FIRE_OK)
         return FIRE_NO_MEMORY;
     step = space->gram[0];
     other = space->gram[1];

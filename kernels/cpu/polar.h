@@ -16,12 +16,13 @@
 struct polar_space {
     uint32_t rows, cols;
     size_t ld;
-    void *x;       /* rows x ld, f32 or f64 */
-    void *g;       /* cols x ld, f32 or f64: G, then what multiplies x */
-    void *inverse; /* dense_inverse_space() elements */
-    void *vectors; /* lanczos_space() elements */
-    void *gram[3]; /* cols x ld each, for iterating on the Gram side; NULL until needed */
-    size_t x_bytes, g_bytes;
+    void *x;        /* rows x ld, f32 or f64 */
+    void *g;        /* cols x ld, f32 or f64: G, then what multiplies x */
+    void *inverse;  /* dense_inverse_space() elements */
+    void *vectors;  /* lanczos_space() elements */
+    void *gram[3];  /* cols x ld each, for iterating on the Gram side: polar_space_gram() */
+    void *store[3]; /* what they live in, NULL until needed */
+    size_t x_bytes, g_bytes, store_bytes;
 };
 
 void polar_space_release(struct polar_space *space);
@@ -30,8 +31,8 @@ void polar_space_release(struct polar_space *space);
 FIRE_NODISCARD enum fire_status polar_space_prepare(struct polar_space *space,
                                                     const struct fire_plan *plan);
 
-/* Makes space->gram's three arrays exist. */
-FIRE_NODISCARD enum fire_status polar_space_gram(struct polar_space *space);
+/* Makes space->gram's three arrays of `dtype` exist. The first f32 one is the unused half of g. */
+FIRE_NODISCARD enum fire_status polar_space_gram(struct polar_space *space, enum fire_dtype dtype);
 
 /* One matrix on its way. */
 struct polar {

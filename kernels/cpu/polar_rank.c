@@ -51,7 +51,7 @@ enum fire_status polar_drop_noise(struct polar *polar)
     void *projector;
     double trace;
 
-    if (polar_space_gram(space) != FIRE_OK)
+    if (polar_space_gram(space, FIRE_F64) != FIRE_OK)
         return FIRE_NO_MEMORY;
     /* I - (I + G / t^2)^-1 */
     dense_gram(polar->crew, FIRE_F64, false, space->x, space->ld, space->rows, n, space->g,

@@ -17,7 +17,7 @@ void polar_space_release(struct polar_space *space)
     free(space->inverse);
     free(space->vectors);
     for (int i = 0; i < 3; i++)
-        free(space->gram[i]);
+        free(space->store[i]);
     memset(space, 0, sizeof(*space));
 }
 
@@ -57,13 +57,25 @@ enum fire_status polar_space_prepare(struct polar_space *space, const struct fir
     return FIRE_OK;
 }
 
-enum fire_status polar_space_gram(struct polar_space *space)
+enum fire_status polar_space_gram(struct polar_space *space, enum fire_dtype dtype)
 {
+    const size_t bytes = space->cols * space->ld * fire_dtype_bytes(dtype);
+
+    if (bytes > space->store_bytes) {
+        for (int i = 0; i < 3; i++) {
+            free(space->store[i]);
+            space->store[i] = NULL;
+        }
+        space->store_bytes = bytes;
+    }
     for (int i = 0; i < 3; i++) {
-        if (!space->gram[i])
-            space->gram[i] = room(space->g_bytes);
-        if (!space->gram[i])
+        const bool in_g = i == 0 && dtype == FIRE_F32;
+
+        if (!space->store[i] && !in_g)
+            space->store[i] = room(space->store_bytes);
+        if (!space->store[i] && !in_g)
             return FIRE_NO_MEMORY;
+        space->gram[i] = in_g ? (char *)space->g + bytes : space->store[i];
     }
     return FIRE_OK;
 }

@@ -94,7 +94,7 @@ static enum fire_status run_on_x(struct polar *polar)
     const uint32_t limit = step_limit(polar->plan);
     const bool powers = polar->plan->step[0].terms > 2;
 
-    if (powers && polar_space_gram(space) != FIRE_OK)
+    if (powers && polar_space_gram(space, polar->dtype) != FIRE_OK)
         return FIRE_NO_MEMORY;
     for (uint32_t i = 0; i < limit; i++) {
         if (!polar->gram_valid)
@@ -133,7 +133,7 @@ static enum fire_status run_on_gram(struct polar *polar)
     const size_t bytes = n * space->ld * fire_dtype_bytes(dtype);
     void *spare[2] = { aligned_alloc(64, (bytes + 63) / 64 * 64),
                        aligned_alloc(64, (bytes + 63) / 64 * 64) };
-    enum fire_status status = polar_space_gram(space);
+    enum fire_status status = polar_space_gram(space, polar->dtype);
     void *product = space->gram[0], *p = space->gram[1], *other = space->gram[2];
 
     if (status != FIRE_OK || !spare[0] || !spare[1]) {
@@ -192,7 +192,7 @@ static enum fire_status norm_of(struct polar *polar, double *norm)
         return status == FIRE_TOO_LATE ? FIRE_OK : status;
     }
     case FIRE_NORMALIZE_SCHATTEN: {
-        const enum fire_status status = polar_space_gram(space);
+        const enum fire_status status = polar_space_gram(space, polar->dtype);
 
         if (status != FIRE_OK)
             return status;
