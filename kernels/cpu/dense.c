@@ -158,53 +158,20 @@ static bool invert_factor(const struct crew *crew, enum fire_dtype dtype, void *
     void *z12 = at(ops, z, ldz, 0, n1);
     void *t = at(ops, z, ldz, n1, 0);
     void *z22 = at(ops, z, ldz, n1, n1);
-    const struct product u12 = { .m = n1,
-                                 .n = n2,
-                                 .k = n1,
-                                 .a = z,
-                                 .lda = ldz,
-                                 .a_shape = PRODUCT_LOWER,
-                                 .b = z12,
-                                 .ldb = ldz,
-                                 .c = space,
-                                 .ldc = ld2,
-                                 .alpha = 1 };
-    const struct product update = { .m = n2,
-                                    .n = n2,
-                                    .k = n1,
-                                    .a = space,
-                                    .lda = ld2,
-                                    .a_transposed = true,
-                                    .b = space,
-                                    .ldb = ld2,
-                                    .c = z22,
-                                    .ldc = ldz,
-                                    .alpha = -1,
-                                    .beta = 1,
-                                    .upper = true };
-    const struct product waiting = { .m = n2,
-                                     .n = n1,
-                                     .k = n1,
-                                     .a = space,
-                                     .lda = ld2,
-                                     .a_transposed = true,
-                                     .b = z,
-                                     .ldb = ldz,
-                                     .b_shape = PRODUCT_LOWER,
-                                     .c = t,
-                                     .ldc = ldz,
-                                     .alpha = 1 };
-    const struct product lower = { .m = n2,
-                                   .n = n1,
-                                   .k = n2,
-                                   .a = z22,
-                                   .lda = ldz,
-                                   .a_shape = PRODUCT_LOWER,
-                                   .b = t,
-                                   .ldb = ldz,
-                                   .c = space,
-                                   .ldc = ld1,
-                                   .alpha = -1 };
+    /* clang-format off */
+    const struct product u12 = {
+        .m = n1, .n = n2, .k = n1, .a = z, .lda = ldz, .a_shape = PRODUCT_LOWER, .b = z12,
+        .ldb = ldz, .c = space, .ldc = ld2, .alpha = 1 };
+    const struct product update = {
+        .m = n2, .n = n2, .k = n1, .a = space, .lda = ld2, .a_transposed = true, .b = space,
+        .ldb = ld2, .c = z22, .ldc = ldz, .alpha = -1, .beta = 1, .upper = true };
+    const struct product waiting = {
+        .m = n2, .n = n1, .k = n1, .a = space, .lda = ld2, .a_transposed = true, .b = z,
+        .ldb = ldz, .b_shape = PRODUCT_LOWER, .c = t, .ldc = ldz, .alpha = 1 };
+    const struct product lower = {
+        .m = n2, .n = n1, .k = n2, .a = z22, .lda = ldz, .a_shape = PRODUCT_LOWER, .b = t,
+        .ldb = ldz, .c = space, .ldc = ld1, .alpha = -1 };
+    /* clang-format on */
 
     if (!invert_factor(who, dtype, z, ldz, n1, space))
         return false;
