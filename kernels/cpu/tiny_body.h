@@ -409,26 +409,45 @@ static void measure(const struct work *work, lanes *matrix, lanes *square, lanes
               2.0 * ((beside[0] + beside[1]) + (beside[2] + beside[3]));
 }
 
-/* target <- a I + b g + c s; s is left alone unless `with_s`. */
+/* identity I + g G + s S. */
 struct mixture {
     lanes identity, g, s;
 };
 
-static void mix(const struct work *work, const struct mixture *mixture, bool with_s, lanes *target)
+INLINE void add_identity(const struct work *work, lanes identity, lanes *target)
+{
+    for (uint32_t j = 0; j < work->blocks; j++) {
+        UNROLL
+        for (uint32_t i = 0; i < SIDE; i++)
+            block_at(target, j, j)[i * (SIDE + 1)] += identity;
+    }
+}
+
+/* target <- identity I + g G. */
+static void mix_g(const struct work *work, lanes identity, lanes g, lanes *target)
 {
     const uint32_t entries = block_count(work) * BLOCK;
 
-    if (with_s) {
-        for (uint32_t e = 0; e < entries; e++)
-            target[e] = mixture->g * work->g[e] + mixture->s * work->s[e];
-    } else {
-        for (uint32_t e = 0; e < entries; e++)
-            target[e] = mixture->g * work->g[e];
+    for (uint32_t e = 0; e < entries; e++)
+        target[e] = g * work->g[e];
+    add_identity(work, identity, target);
+}
+
+/* target <- the mixture `step`, and G <- `next`. */
+static void mix_both(const struct work *work, const struct mixture *step,
+                     const struct mixture *next, lanes *target)
+{
+    const uint32_t entries = block_count(work) * BLOCK;
+    lanes *g_entries = work->g;
+
+    for (uint32_t e = 0; e < entries; e++) {
+        const lanes g = g_entries[e], s = work->s[e];
+
+        target[e] = step->g * g + step->s * s;
+        g_entries[e] = next->g * g + next->s * s;
     }
-    for (uint32_t j = 0; j < work->blocks; j++) {
-        for (uint32_t i = 0; i < SIDE; i++)
-            block_at(target, j, j)[i * (SIDE + 1)] += mixture->identity;
-    }
+    add_identity(work, step->identity, target);
+    add_identity(work, next->identity, g_entries);
 }
 
 /* Where the lanes stand. */
@@ -469,10 +488,7 @@ static void step(struct work *work, struct course *course, double bound_max, boo
     lanes trace, square = one;
 
     if (inverts) {
-        mix(work,
-            &(struct mixture){ .identity = lanes_select(halley, one, zero),
-                               .g = lanes_select(halley, 3.0 * t, one) },
-            false, work->z);
+        mix_g(work, lanes_select(halley, one, zero), lanes_select(halley, 3.0 * t, one), work->z);
         invert(work);
         measure(work, work->s, &square, &trace);
     }
@@ -491,17 +507,18 @@ static void step(struct work *work, struct course *course, double bound_max, boo
     next.identity = lanes_select(newton, lanes_all(0.5), zero);
     next.g = lanes_select(newton, 0.25 * m2, one);
     next.s = lanes_select(newton, 0.25 / m2, zero);
-    mix(work, &p, inverts, first ? work->m : work->v);
+    if (inverts)
+        mix_both(work, &p, &next, first ? work->m : work->v);
+    else
+        mix_g(work, p.identity, p.g, first ? work->m : work->v);
     if (!first)
         multiply_step(work, newton | t3 | halley);
     course->t3 |= t3;
     course->halley |= halley;
     course->active = newton;
     course->steps += lanes_select(newton, one, zero);
-    if (lanes_any(newton)) {
-        mix(work, &next, true, work->g);
+    if (lanes_any(newton))
         measure(work, work->g, &course->square, &course->trace);
-    }
 }
 
 static void load(const struct tiny_group *group, const struct work *work)
