@@ -52,6 +52,8 @@ def neighbours(context, label, fire):
     for side, neighbour, count in NEIGHBOURS:
         if context.quick and side > QUICK_NEIGHBOUR_MAX:
             continue
+        if not context.has_time_for(f"{side} beside {neighbour}"):
+            continue
         rounds = context.round_count(5, 3)
         ours, theirs = [], []
         for _ in range(rounds):

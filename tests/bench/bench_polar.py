@@ -125,9 +125,12 @@ def run(context):
     shapes = SQUARES + RECTANGLES
     if context.quick:
         shapes = [s for s in shapes if s[0] * s[1] <= QUICK_ELEMENTS_MAX and s != (768, 3072)]
+        shapes.sort(key=lambda shape: shape[0] * shape[1] * min(shape))
         context.say("quick: without 2048x2048, 768x3072 and 8192x1024")
     means = {}
     for shape in shapes:
+        if not context.has_time_for(f"{shape[0]}x{shape[1]}"):
+            continue
         draws = Draws(context, shape)
         if not draws.seeds():
             context.report(record.failed("polar", f"{shape[0]}x{shape[1]}", "torch official loop",

@@ -12,6 +12,7 @@ import os
 import pathlib
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+QUICK_START_MAX_S = 30  # a quick run starts no further case after so long
 BUSY_MAX = 0.1  # of the machine; beyond it a note says that somebody else is computing
 READY = "FIRED_BENCH_READY"  # set once build and interpreter are in place
 sys.path.insert(0, str(HERE.parent / "python"))
@@ -46,6 +48,7 @@ class Context:
         self.records = []
         self.path = None  # of the CPU: known once a worker has been opened
         self.started = {}
+        self.started_at = time.monotonic()  # of the bench that is running
         self.cores = sorted(os.sched_getaffinity(0))
 
     def core_sets(self):
@@ -95,6 +98,13 @@ class Context:
     def round_count(self, normal, quick=None):
         """Rounds of a case: the user's, or what the case asks for."""
         return self.rounds or ((quick or normal) if self.quick else normal)
+
+    def has_time_for(self, case):
+        """False when a quick run should leave the case out, which is then said."""
+        if not self.quick or time.monotonic() - self.started_at < QUICK_START_MAX_S:
+            return True
+        self.say(f"quick: left out for time: {case}")
+        return False
 
     def report(self, record):
         from record import line
@@ -194,6 +204,8 @@ def run_one(context, name):
 
 
 def run(options):
+    # Being told to stop still removes what was written, which may be gigabytes.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     build = pathlib.Path(os.environ["FIRED_BUILD"])
     temporary = pathlib.Path(tempfile.mkdtemp(prefix="fired-bench-"))
     context = Context(options, build, temporary)
@@ -201,9 +213,9 @@ def run(options):
         header(context)
         for name in options.names:
             print(f"{name}: {BENCHES[name]}", flush=True)
-            start = time.monotonic()
+            context.started_at = time.monotonic()
             run_one(context, name)
-            print(f"{name}: {time.monotonic() - start:.0f} s", flush=True)
+            print(f"{name}: {time.monotonic() - context.started_at:.0f} s", flush=True)
     finally:
         context.close()
         shutil.rmtree(temporary, ignore_errors=True)
