@@ -35,7 +35,7 @@
 #define NEAR_SHARE          0.1  /* … where Lanczos will see smaller values afterwards */
 #define NEAR_SHARE_BLIND    0.05 /* … where it will not */
 #define LOWER_FAST          3e-4 /* l of the first step when only the DfI counts */
-#define KNOWN_LOWER         0.2  /* a first Lanczos estimate below this may as well be 0 */
+#define KNOWN_LOWER         0.2  /* a first estimate for a square x below this may as well be 0 */
 #define MIXED_ERROR         9e-6 /* of the polar factor that an f32 product of a D64 step may cause */
 #define MIXED_ROUNDOFFS     0.6
 #define GRAM_LOWER          0.1 /* from here on the Gram side is accurate enough */
@@ -294,12 +294,21 @@ static void look(struct polar *polar, struct attempt *attempt)
         known->lower = 0.8 * seen;
 }
 
+static bool is_long(const struct polar *polar)
+{
+    return polar->space->rows >= LONG_ASPECT * polar->space->cols;
+}
+
 static bool looks(const struct polar *polar, const struct attempt *attempt)
 {
-    if (polar->space->cols < SMALL_SIDE && !exact(polar))
-        return false;
-    return attempt->start == START_NEAR ||
-           (attempt->start == START_WIDE && attempt->iteration == 1);
+    const bool small = polar->space->cols < SMALL_SIDE;
+
+    if (exact(polar))
+        return attempt->start == START_NEAR;
+    if (attempt->iteration == 0) /* a look costs little beside the products of a long matrix */
+        return attempt->start == START_NEAR && (!small || is_long(polar));
+    return !small && (attempt->start == START_NEAR || attempt->iteration == 1) &&
+           attempt->start != START_HARD;
 }
 
 /* The scale of the first G. A nearly isometric x is divided by the factor that brings G closest to
@@ -322,12 +331,9 @@ static void first_look(struct polar *polar, struct attempt *attempt)
 /* Squares mostly need f64 for their first step; long matrices mostly do not. */
 static bool widens(const struct polar *polar, const struct attempt *attempt)
 {
-    const struct polar_space *space = polar->space;
-
     if (attempt->iteration > 0 || polar->dtype == FIRE_F64)
         return false;
-    return attempt->start == START_WIDE ||
-           (!polar->plan->fast && space->rows < LONG_ASPECT * space->cols);
+    return attempt->start == START_WIDE || (!polar->plan->fast && !is_long(polar));
 }
 
 static void make_gram(struct polar *polar, struct attempt *attempt, bool widen)
@@ -468,10 +474,10 @@ static enum verdict step_far(struct polar *polar, struct attempt *attempt, doubl
         return step_hard(polar, attempt);
     if (attempt->start == START_WIDE && first)
         return step_down(polar, attempt, LOWER_WIDE, FIRE_F64, "D64");
-    if (known->lower >= (first ? KNOWN_LOWER : GRAM_LOWER) && !attempt->x_only &&
+    if (known->lower >= (first && !is_long(polar) ? KNOWN_LOWER : GRAM_LOWER) && !attempt->x_only &&
         polar->plan->side != FIRE_SIDE_X)
         return step_gram(polar, attempt);
-    if (first && known->lower < KNOWN_LOWER && !exact(polar))
+    if (first && known->lower < (is_long(polar) ? GRAM_LOWER : KNOWN_LOWER) && !exact(polar))
         return step_near(polar, attempt);
     narrow_gram(polar, attempt);
     return step_down(polar, attempt, fmin(1, fmax(known->lower, LOWER_F32)), polar->dtype,
