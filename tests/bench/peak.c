@@ -2,8 +2,9 @@
  *
  * The peak is measured with independent multiply-adds on registers, in the instruction set of the
  * path, just before each case, so that a machine whose speed drifts is compared with itself. One
- * JSON object a line: {"case", "path", "n", "gflops", "peak", "share", "median"}; the best of several
- * rounds on both sides, on one thread. `median` is the median round's share of its own peak. */
+ * JSON object a line: {"case", "path", "n", "gflops", "peak", "share", "median"}; the best of
+ * several rounds on both sides, on one thread; `median` is the median round's share of its own
+ * peak. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
