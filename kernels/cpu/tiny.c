@@ -9,15 +9,12 @@
 #include "polar.h"
 #include "slot.h"
 
-/* Behind x, and the five r x r matrices. */
-#define SLACK_ENTRIES  (4u * TINY_COLS_MAX)
-#define MATRIX_ENTRIES (5u * 160u)
-#define METHOD_BYTES   24
+#define METHOD_BYTES 24
 
 size_t tiny_space_bytes(void)
 {
-    return (TINY_ROWS_MAX * TINY_COLS_MAX + SLACK_ENTRIES + MATRIX_ENTRIES) * TINY_LANES_MAX *
-           sizeof(double);
+    return (TINY_ROWS_MAX * TINY_COLS_MAX + TINY_SLACK + TINY_MATRICES * TINY_MATRIX) *
+           TINY_LANES_MAX * sizeof(double);
 }
 
 bool tiny_takes(const struct fire_plan *plan)

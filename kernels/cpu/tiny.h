@@ -28,6 +28,12 @@ struct polar_space;
 #define TINY_ROWS_MAX  256u /* a group in lanes stays within the second-level cache */
 #define TINY_STEPS_MAX 9u   /* Newton steps; what needs more is not for this way */
 
+/* Entries of a group's space, each as wide as there are lanes: the matrix, what may be read behind
+ * its end, and symmetric matrices of 10 blocks of 16. */
+#define TINY_SLACK    (4u * TINY_COLS_MAX)
+#define TINY_MATRICES 5u
+#define TINY_MATRIX   160u
+
 enum tiny_end {
     TINY_UNFIT,  /* nothing was computed */
     TINY_T3,     /* proven by a last step X (1.5 I - 0.5 G) */

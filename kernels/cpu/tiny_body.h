@@ -28,13 +28,14 @@
 #define LANES          (VECTOR_BYTES / sizeof(double))
 #define SIDE           4u            /* of a block */
 #define BLOCK          (SIDE * SIDE) /* its entries */
-#define BLOCKS_MAX     10u           /* of an upper triangle with 4 blocks to a side */
 #define GRAM_ROWS      16u           /* of x that are read for all blocks of G in turn */
+#define WRITE_ENTRIES  16u           /* turned from lanes to rows at a time */
 #define CONDITION_LOSS 16.0
 #define ROUNDOFF       0x1p-53
 
 /* clang-format off */
 typedef double lanes __attribute__((vector_size(VECTOR_BYTES), may_alias));
+typedef float lanes_f32 __attribute__((vector_size(VECTOR_BYTES / 2)));
 typedef int64_t lanes_mask __attribute__((vector_size(VECTOR_BYTES), may_alias));
 /* clang-format on */
 
@@ -89,37 +90,60 @@ struct sums {
     lanes at[SIDE][BLOCK_COLUMNS];
 };
 
-/* sums += A B for one block each; entry (i, k) of A is a[i * a_row + k * a_col], likewise B. */
-INLINE void sums_add(struct sums *sums, const lanes *a, size_t a_row, size_t a_col, const lanes *b,
-                     size_t b_row, size_t b_col)
+/* Which entries of a factor are zero, and cost nothing. */
+enum zeros { ZEROS_NONE, ZEROS_BELOW, ZEROS_ABOVE };
+
+INLINE bool is_zero(enum zeros zeros, size_t row, size_t column)
+{
+    return (zeros == ZEROS_BELOW && row > column) || (zeros == ZEROS_ABOVE && row < column);
+}
+
+/* A 4 x 4 factor: entry (i, k) is at[i * row + k * column]. */
+struct factor {
+    const lanes *at;
+    size_t row, column;
+    enum zeros zeros;
+};
+
+INLINE struct factor plain(const lanes *block)
+{
+    return (struct factor){ block, SIDE, 1, ZEROS_NONE };
+}
+
+INLINE struct factor transposed(const lanes *block)
+{
+    return (struct factor){ block, 1, SIDE, ZEROS_NONE };
+}
+
+/* An upper triangular block, and its transpose. */
+INLINE struct factor upper(const lanes *block)
+{
+    return (struct factor){ block, SIDE, 1, ZEROS_BELOW };
+}
+
+INLINE struct factor upper_transposed(const lanes *block)
+{
+    return (struct factor){ block, 1, SIDE, ZEROS_ABOVE };
+}
+
+/* sums += columns j0, j0 + 1, … of A B. All but the blocks' addresses is known when compiled. */
+INLINE void sums_add(struct sums *sums, struct factor a, struct factor b, const size_t j0)
 {
     UNROLL
     for (size_t k = 0; k < SIDE; k++) {
         UNROLL
         for (size_t i = 0; i < SIDE; i++) {
-            const lanes left = a[i * a_row + k * a_col];
+            if (is_zero(a.zeros, i, k))
+                continue;
+            const lanes left = a.at[i * a.row + k * a.column];
 
             UNROLL
-            for (size_t j = 0; j < BLOCK_COLUMNS; j++)
-                sums->at[i][j] += left * b[k * b_row + j * b_col];
+            for (size_t j = 0; j < BLOCK_COLUMNS; j++) {
+                if (!is_zero(b.zeros, k, j0 + j))
+                    sums->at[i][j] += left * b.at[k * b.row + (j0 + j) * b.column];
+            }
         }
     }
-}
-
-/* The three ways blocks meet here. `j0` is the first column of the sums. */
-INLINE void sums_add_plain(struct sums *sums, const lanes *a, const lanes *b, size_t j0)
-{
-    sums_add(sums, a, SIDE, 1, b + j0, SIDE, 1);
-}
-
-INLINE void sums_add_left_transposed(struct sums *sums, const lanes *a, const lanes *b, size_t j0)
-{
-    sums_add(sums, a, 1, SIDE, b + j0, SIDE, 1);
-}
-
-INLINE void sums_add_right_transposed(struct sums *sums, const lanes *a, const lanes *b, size_t j0)
-{
-    sums_add(sums, a, SIDE, 1, b + j0 * SIDE, 1, SIDE);
 }
 
 /* c <- factor * sums. */
@@ -193,7 +217,7 @@ static void block_invert_factor(const lanes *a, lanes *v)
 }
 
 /* z = U^T U: U's blocks right of the diagonal into z, the inverses of those on it into v. */
-static void factor(const struct work *work)
+static void factor_z(const struct work *work)
 {
     lanes *z = work->z;
 
@@ -201,20 +225,22 @@ static void factor(const struct work *work)
         const lanes *inverse = block_at(work->v, k, k);
 
         for (uint32_t j = k; j < work->blocks && k > 0; j++) {
+            UNROLL
             for (size_t j0 = 0; j0 < SIDE; j0 += BLOCK_COLUMNS) {
                 struct sums sums = { 0 };
 
                 for (uint32_t p = 0; p < k; p++)
-                    sums_add_left_transposed(&sums, block_at(z, p, k), block_at(z, p, j), j0);
+                    sums_add(&sums, transposed(block_at(z, p, k)), plain(block_at(z, p, j)), j0);
                 sums_subtract(&sums, block_at(z, k, j), j0);
             }
         }
         block_invert_factor(block_at(z, k, k), block_at(work->v, k, k));
         for (uint32_t j = k + 1; j < work->blocks; j++) {
+            UNROLL
             for (size_t j0 = 0; j0 < SIDE; j0 += BLOCK_COLUMNS) {
                 struct sums sums = { 0 };
 
-                sums_add_left_transposed(&sums, inverse, block_at(z, k, j), j0);
+                sums_add(&sums, upper_transposed(inverse), plain(block_at(z, k, j)), j0);
                 sums_store(&sums, block_at(z, k, j), j0, 1);
             }
         }
@@ -230,17 +256,20 @@ static void invert_factor(const struct work *work)
         for (uint32_t i = j; i-- > 0;) {
             lanes *target = block_at(v, i, j);
 
+            UNROLL
             for (size_t j0 = 0; j0 < SIDE; j0 += BLOCK_COLUMNS) {
                 struct sums sums = { 0 };
 
-                for (uint32_t p = i + 1; p <= j; p++)
-                    sums_add_plain(&sums, block_at(work->z, i, p), block_at(v, p, j), j0);
+                for (uint32_t p = i + 1; p < j; p++)
+                    sums_add(&sums, plain(block_at(work->z, i, p)), plain(block_at(v, p, j)), j0);
+                sums_add(&sums, plain(block_at(work->z, i, j)), upper(block_at(v, j, j)), j0);
                 sums_store(&sums, target, j0, -1);
             }
+            UNROLL
             for (size_t j0 = 0; j0 < SIDE; j0 += BLOCK_COLUMNS) {
                 struct sums sums = { 0 };
 
-                sums_add_plain(&sums, block_at(v, i, i), target, j0);
+                sums_add(&sums, upper(block_at(v, i, i)), plain(target), j0);
                 sums_store(&sums, target, j0, 1);
             }
         }
@@ -250,16 +279,19 @@ static void invert_factor(const struct work *work)
 /* s <- z^-1 = V V^T. */
 static void invert(const struct work *work)
 {
-    factor(work);
+    lanes *v = work->v;
+
+    factor_z(work);
     invert_factor(work);
     for (uint32_t j = 0; j < work->blocks; j++) {
         for (uint32_t i = 0; i <= j; i++) {
+            UNROLL
             for (size_t j0 = 0; j0 < SIDE; j0 += BLOCK_COLUMNS) {
                 struct sums sums = { 0 };
 
-                for (uint32_t p = j; p < work->blocks; p++)
-                    sums_add_right_transposed(&sums, block_at(work->v, i, p),
-                                              block_at(work->v, j, p), j0);
+                sums_add(&sums, plain(block_at(v, i, j)), upper_transposed(block_at(v, j, j)), j0);
+                for (uint32_t p = j + 1; p < work->blocks; p++)
+                    sums_add(&sums, plain(block_at(v, i, p)), transposed(block_at(v, j, p)), j0);
                 sums_store(&sums, block_at(work->s, i, j), j0, 1);
             }
         }
@@ -278,16 +310,17 @@ static void multiply_step(struct work *work, lanes_mask active)
             const lanes *old = block_at(m, i, j);
             lanes *target = block_at(product, i, j);
 
+            UNROLL
             for (size_t j0 = 0; j0 < SIDE; j0 += BLOCK_COLUMNS) {
                 struct sums sums = { 0 };
                 uint32_t p = 0;
 
                 for (; p < i; p++)
-                    sums_add_left_transposed(&sums, block_at(m, p, i), block_at(step, p, j), j0);
+                    sums_add(&sums, transposed(block_at(m, p, i)), plain(block_at(step, p, j)), j0);
                 for (; p <= j; p++)
-                    sums_add_plain(&sums, block_at(m, i, p), block_at(step, p, j), j0);
+                    sums_add(&sums, plain(block_at(m, i, p)), plain(block_at(step, p, j)), j0);
                 for (; p < work->blocks; p++)
-                    sums_add_right_transposed(&sums, block_at(m, i, p), block_at(step, j, p), j0);
+                    sums_add(&sums, plain(block_at(m, i, p)), transposed(block_at(step, j, p)), j0);
                 for (size_t a = 0; a < SIDE; a++) {
                     for (size_t b = 0; b < BLOCK_COLUMNS; b++) {
                         const size_t at = a * SIDE + j0 + b;
@@ -313,6 +346,7 @@ static void gram(const struct work *work)
             for (uint32_t i = 0; i <= j; i++) {
                 lanes *target = block_at(work->g, i, j);
 
+                UNROLL
                 for (size_t j0 = 0; j0 < SIDE; j0 += BLOCK_COLUMNS) {
                     const lanes *row = work->x + (size_t)first * work->cols;
                     struct sums sums = { 0 };
@@ -350,6 +384,12 @@ static void pad(const struct work *work)
     }
 }
 
+/* Block p of the four rows at x. */
+INLINE struct factor rows_of(const struct work *work, const lanes *x, uint32_t p)
+{
+    return (struct factor){ x + p * SIDE, work->cols, 1, ZEROS_NONE };
+}
+
 /* x <- x m, four rows at a time: later rows are still to be read. */
 static void multiply_rows(const struct work *work)
 {
@@ -359,15 +399,14 @@ static void multiply_rows(const struct work *work)
         lanes product[SIDE][TINY_COLS_MAX];
 
         for (uint32_t j = 0; j < work->blocks; j++) {
+            UNROLL
             for (size_t j0 = 0; j0 < SIDE; j0 += BLOCK_COLUMNS) {
                 struct sums sums = { 0 };
 
                 for (uint32_t p = 0; p <= j; p++)
-                    sums_add(&sums, x + p * SIDE, work->cols, 1, block_at(work->m, p, j) + j0, SIDE,
-                             1);
+                    sums_add(&sums, rows_of(work, x, p), plain(block_at(work->m, p, j)), j0);
                 for (uint32_t p = j + 1; p < work->blocks; p++)
-                    sums_add(&sums, x + p * SIDE, work->cols, 1,
-                             block_at(work->m, j, p) + j0 * SIDE, 1, SIDE);
+                    sums_add(&sums, rows_of(work, x, p), transposed(block_at(work->m, j, p)), j0);
                 for (size_t a = 0; a < SIDE; a++) {
                     for (size_t b = 0; b < BLOCK_COLUMNS; b++)
                         product[a][j * SIDE + j0 + b] = sums.at[a][b];
@@ -530,20 +569,19 @@ static void load(const struct tiny_group *group, const struct work *work)
         for (size_t l = 0; l < LANES; l++)
             x[e * LANES + l] = (double)group->weights[l][e];
     }
-    memset(work->x + count, 0, SIDE * TINY_COLS_MAX * sizeof(lanes));
+    memset(work->x + count, 0, TINY_SLACK * sizeof(lanes));
 }
 
 static void solve(struct tiny_group *group)
 {
-    const size_t matrix = BLOCKS_MAX * BLOCK;
     lanes *space = (lanes *)group->space;
-    lanes *arrays = space + ((size_t)group->rows * group->cols + SIDE * TINY_COLS_MAX);
+    lanes *arrays = space + ((size_t)group->rows * group->cols + TINY_SLACK);
     struct work work = { .x = space,
                          .g = arrays,
-                         .z = arrays + matrix,
-                         .v = arrays + 2 * matrix,
-                         .s = arrays + 3 * matrix,
-                         .m = arrays + 4 * matrix,
+                         .z = arrays + TINY_MATRIX,
+                         .v = arrays + 2 * TINY_MATRIX,
+                         .s = arrays + 3 * TINY_MATRIX,
+                         .m = arrays + 4 * TINY_MATRIX,
                          .rows = group->rows,
                          .cols = group->cols,
                          .blocks = (group->cols + SIDE - 1) / SIDE };
@@ -566,26 +604,58 @@ static void solve(struct tiny_group *group)
     }
 }
 
-/* Lane after lane. The order of the additions depends on the shape only. */
+/* WRITE_ENTRIES of Q, scaled, from one vector for each entry to one row for each lane. */
+INLINE void turn(const lanes *q, lanes scale, float rows[LANES][WRITE_ENTRIES])
+{
+    float entries[WRITE_ENTRIES][LANES];
+
+    for (size_t e = 0; e < WRITE_ENTRIES; e++) {
+        const lanes_f32 y = __builtin_convertvector(scale * q[e], lanes_f32);
+
+        memcpy(entries[e], &y, sizeof(y));
+    }
+    for (size_t e = 0; e < WRITE_ENTRIES; e++) {
+        UNROLL
+        for (size_t l = 0; l < LANES; l++)
+            rows[l][e] = entries[e][l];
+    }
+}
+
+/* w <- y; sums of the squared differences. */
+INLINE void replace(float *w, const float *y, size_t count, double sums[SIDE])
+{
+    for (size_t e = 0; e < count; e++) {
+        const double d = (double)y[e] - (double)w[e];
+
+        sums[e % SIDE] += d * d;
+    }
+    memcpy(w, y, count * sizeof(*w));
+}
+
+/* The order of the additions depends on the shape only. The last entries to be turned may lie
+ * behind the matrix, within the space; they are not written. */
 static void write(const struct tiny_group *group, struct tiny_write *write)
 {
+    const lanes *q = (const lanes *)group->space;
     const size_t count = (size_t)group->rows * group->cols;
+    double sums[LANES][SIDE] = { 0 };
+    lanes scale;
 
-    for (size_t l = 0; l < LANES; l++) {
-        const double *q = group->space + l;
-        const double scale = write->scale[l];
-        float *w = write->weights[l];
-        double sums[SIDE] = { 0 };
+    memcpy(&scale, write->scale, sizeof(scale));
+    for (size_t first = 0; first < count; first += WRITE_ENTRIES) {
+        const size_t rest = count - first;
+        float rows[LANES][WRITE_ENTRIES];
 
-        for (size_t e = 0; e < count && w; e++) {
-            const float y = (float)(scale * q[e * LANES]);
-            const double d = (double)y - (double)w[e];
-
-            sums[e % SIDE] += d * d;
-            w[e] = y;
+        turn(q + first, scale, rows);
+        for (size_t l = 0; l < LANES; l++) {
+            if (write->weights[l] && rest >= WRITE_ENTRIES)
+                replace(write->weights[l] + first, rows[l], WRITE_ENTRIES, sums[l]);
+            else if (write->weights[l])
+                replace(write->weights[l] + first, rows[l], rest, sums[l]);
         }
-        write->sfe[l] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
     }
+    for (size_t l = 0; l < LANES; l++)
+        write->sfe[l] = (sums[l][0] + sums[l][1]) + (sums[l][2] + sums[l][3]);
 }
 
 const struct tiny_ops TINY_SYMBOL = { .lanes = LANES, .solve = solve, .write = write };

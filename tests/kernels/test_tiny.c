@@ -331,8 +331,13 @@ static void pool_make(struct pool_of_kinds *pool, struct projector *projector, u
     for (uint32_t m = 0; m < POOL; m++)
         kind_make((enum kind)(m % KINDS), m, pool->shape, pool->weights + m * pool->count);
     memcpy(pool->alone, pool->weights, POOL * pool->count * sizeof(float));
-    for (uint32_t m = 0; m < POOL; m++)
+    for (uint32_t m = 0; m < POOL; m++) {
+        const bool fit = m % KINDS != KAPPA_1E7 && m % KINDS != DEFICIENT && m % KINDS != ZERO;
+
         run(projector, &pool->plan, pool->alone + m * pool->count, &pool->results[m], 1);
+        ck_assert_msg(fit == (strncmp(pool->results[m].method, "lanes ", 6) == 0), "matrix %u: %s",
+                      m, pool->results[m].method);
+    }
 }
 
 static void pool_free(struct pool_of_kinds *pool)
