@@ -11,9 +11,10 @@
 #include "polar.h"
 #include "statistics.h"
 
-#define SPECTRAL_STEPS     400u
-#define SPECTRAL_TOLERANCE 1e-10
-#define GRAM_ASPECT        1.5
+#define SPECTRAL_STEPS         400u
+#define SPECTRAL_TOLERANCE_F32 1e-10
+#define SPECTRAL_TOLERANCE_F64 1e-15
+#define GRAM_ASPECT            1.5
 
 static bool looks_after(const struct fire_plan *plan, uint32_t step)
 {
@@ -185,8 +186,9 @@ static enum fire_status norm_of(struct polar *polar, double *norm)
     case FIRE_NORMALIZE_AUTO:
     case FIRE_NORMALIZE_FROBENIUS: *norm = polar->norm * polar->prescale; return FIRE_OK;
     case FIRE_NORMALIZE_SPECTRAL: {
-        const enum fire_status status =
-            fire_gram_largest(&gram, SPECTRAL_STEPS, SPECTRAL_TOLERANCE, norm);
+        const enum fire_status status = fire_gram_largest(
+            &gram, SPECTRAL_STEPS,
+            polar->dtype == FIRE_F64 ? SPECTRAL_TOLERANCE_F64 : SPECTRAL_TOLERANCE_F32, norm);
 
         *norm = sqrt(*norm);
         return status == FIRE_TOO_LATE ? FIRE_OK : status;
@@ -213,8 +215,10 @@ enum fire_status polar_polynomial(struct polar *polar)
 {
     const struct fire_plan *plan = polar->plan;
     struct polar_space *space = polar->space;
-    const bool gram = plan->side == FIRE_SIDE_GRAM ||
-                      (plan->side == FIRE_SIDE_AUTO && space->rows >= GRAM_ASPECT * space->cols);
+    /* Only the cubic's coefficients are tame enough for the Gram side to lose nothing. */
+    const bool gram =
+        plan->side == FIRE_SIDE_GRAM || (plan->side == FIRE_SIDE_AUTO && plan->step[0].terms == 2 &&
+                                         space->rows >= GRAM_ASPECT * space->cols);
     enum fire_status status;
     char name[32];
     double norm;
