@@ -228,8 +228,8 @@ static enum fire_status cpu_open(const struct fire_backend_settings *settings,
     status = isa_choose(settings ? settings->path : NULL, &device->engines, device->caps.reason,
                         sizeof(device->caps.reason));
     if (status != FIRE_OK) {
-        fire_fail(error, status, "path", "cannot compute with path %s: %s", settings->path,
-                  device->caps.reason);
+        fire_fail(error, status, "path", "cannot compute with path %s: %s",
+                  settings && settings->path ? settings->path : "auto", device->caps.reason);
         cpu_close(device);
         return status;
     }

@@ -6,7 +6,7 @@
 
 /* Below this side one thread does everything: handing out work would cost more. */
 #define SERIAL_SIDE 160u
-#define PANEL_BYTES (1u << 20) /* a panel of rows in dense_multiply_rows() */
+#define PANEL_BYTES (640u << 10) /* a panel of rows in dense_multiply_rows() */
 
 size_t dense_stride(uint32_t cols)
 {

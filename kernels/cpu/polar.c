@@ -557,7 +557,8 @@ enum fire_status polar_converge(struct polar *polar)
         const bool wide = exact(polar) || polar->space->cols <= TINY_SIDE || start == START_HARD;
 
         polar->hard = start == START_HARD;
-        polar_load(polar, wide ? FIRE_F64 : FIRE_F32);
+        if (polar_load(polar, wide ? FIRE_F64 : FIRE_F32) != FIRE_OK)
+            return FIRE_NO_MEMORY;
         switch (run_attempt(polar, start)) {
         case VERDICT_DONE: return FIRE_OK;
         case VERDICT_NO_MEMORY: return FIRE_NO_MEMORY;

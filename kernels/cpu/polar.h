@@ -27,9 +27,11 @@ struct polar_space {
 
 void polar_space_release(struct polar_space *space);
 
-/* Makes room for `plan`'s matrices; keeps what fits already. On failure it is still releasable. */
+/* Makes room for `plan`'s matrices, x as `dtype`; keeps what fits already. On failure it is still
+ * releasable, and x may be gone. */
 FIRE_NODISCARD enum fire_status polar_space_prepare(struct polar_space *space,
-                                                    const struct fire_plan *plan);
+                                                    const struct fire_plan *plan,
+                                                    enum fire_dtype dtype);
 
 /* Makes space->gram's three arrays of `dtype` exist. The first f32 one is the unused half of g. */
 FIRE_NODISCARD enum fire_status polar_space_gram(struct polar_space *space, enum fire_dtype dtype);
@@ -55,8 +57,9 @@ struct polar {
     struct fire_moment before;
 };
 
-/* Copies weights * prescale into space->x as `dtype`, padding zeroed. */
-void polar_load(struct polar *polar, enum fire_dtype dtype);
+/* Copies weights * prescale into space->x as `dtype`, padding zeroed. FIRE_NO_MEMORY: there is no
+ * room for it. */
+FIRE_NODISCARD enum fire_status polar_load(struct polar *polar, enum fire_dtype dtype);
 
 /* G of x into space->g. */
 void polar_gram(struct polar *polar);

@@ -76,6 +76,9 @@ enum fire_status polar_complete(struct polar *polar, uint64_t seed)
                                      .ldc = space->ld,
                                      .alpha = 1 });
     subtract_product(polar, x, sum); /* (I - X X^T) of it */
+    status = polar_space_prepare(space, polar->plan, FIRE_F64);
+    if (status != FIRE_OK)
+        goto out;
     for (size_t i = 0; i < count; i++)
         ((double *)space->x)[i] = x[i] + sum[i];
     polar->dtype = FIRE_F64;

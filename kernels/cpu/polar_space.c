@@ -21,39 +21,48 @@ void polar_space_release(struct polar_space *space)
     memset(space, 0, sizeof(*space));
 }
 
-/* Large arrays come in huge pages where the system has them: their rows lie pages apart. */
+/* Large arrays come in huge pages where the system has them: their rows lie pages apart. Only whole
+ * ones are asked for, so that the end of an array takes no more than it needs. */
 static void *room(size_t bytes)
 {
     const size_t unit = bytes >= HUGE_FROM_BYTES ? HUGE_PAGE_BYTES : 64;
     void *memory = aligned_alloc(unit, (bytes + unit - 1) / unit * unit);
 
     if (memory && unit == HUGE_PAGE_BYTES)
-        (void)madvise(memory, (bytes + unit - 1) / unit * unit, MADV_HUGEPAGE);
+        (void)madvise(memory, bytes / unit * unit, MADV_HUGEPAGE);
     return memory;
 }
 
-enum fire_status polar_space_prepare(struct polar_space *space, const struct fire_plan *plan)
+enum fire_status polar_space_prepare(struct polar_space *space, const struct fire_plan *plan,
+                                     enum fire_dtype dtype)
 {
     const size_t ld = dense_stride(plan->cols);
-    const size_t x_bytes = plan->rows * ld * sizeof(double);
+    const size_t x_bytes = plan->rows * ld * fire_dtype_bytes(dtype);
     const size_t g_bytes = plan->cols * ld * sizeof(double);
 
-    if (!space->x || x_bytes > space->x_bytes || g_bytes > space->g_bytes) {
-        polar_space_release(space);
-        space->x = room(x_bytes);
-        space->g = room(g_bytes);
-        space->inverse = room(dense_inverse_space(plan->cols) * sizeof(double));
-        space->vectors = room(lanczos_space(plan->cols) * sizeof(double));
-        if (!space->x || !space->g || !space->inverse || !space->vectors) {
-            polar_space_release(space);
-            return FIRE_NO_MEMORY;
-        }
-        space->x_bytes = x_bytes;
-        space->g_bytes = g_bytes;
-    }
     space->rows = plan->rows;
     space->cols = plan->cols;
     space->ld = ld;
+    if (x_bytes > space->x_bytes) {
+        free(space->x);
+        space->x_bytes = 0;
+        space->x = room(x_bytes);
+        if (!space->x)
+            return FIRE_NO_MEMORY;
+        space->x_bytes = x_bytes;
+    }
+    if (g_bytes > space->g_bytes) {
+        free(space->g);
+        free(space->inverse);
+        free(space->vectors);
+        space->g_bytes = 0;
+        space->g = room(g_bytes);
+        space->inverse = room(dense_inverse_space(plan->cols) * sizeof(double));
+        space->vectors = room(lanczos_space(plan->cols) * sizeof(double));
+        if (!space->g || !space->inverse || !space->vectors)
+            return FIRE_NO_MEMORY;
+        space->g_bytes = g_bytes;
+    }
     return FIRE_OK;
 }
 
@@ -116,11 +125,16 @@ static void load_task(void *data, uint32_t index, uint32_t worker)
     }
 }
 
-void polar_load(struct polar *polar, enum fire_dtype dtype)
+enum fire_status polar_load(struct polar *polar, enum fire_dtype dtype)
 {
+    const enum fire_status status = polar_space_prepare(polar->space, polar->plan, dtype);
+
+    if (status != FIRE_OK)
+        return status;
     polar->dtype = dtype;
     polar->gram_valid = false;
     crew_run(polar->crew, (polar->space->rows + LOAD_ROWS - 1) / LOAD_ROWS, load_task, polar);
+    return FIRE_OK;
 }
 
 void polar_gram(struct polar *polar)

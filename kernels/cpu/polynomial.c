@@ -219,11 +219,12 @@ enum fire_status polar_polynomial(struct polar *polar)
     const bool gram =
         plan->side == FIRE_SIDE_GRAM || (plan->side == FIRE_SIDE_AUTO && plan->step[0].terms == 2 &&
                                          space->rows >= GRAM_ASPECT * space->cols);
-    enum fire_status status;
+    enum fire_status status = polar_load(polar, plan->compute);
     char name[32];
     double norm;
 
-    polar_load(polar, plan->compute);
+    if (status != FIRE_OK)
+        return status;
     polar_gram(polar);
     polar_note_before(polar, space->g, polar->dtype);
     status = norm_of(polar, &norm);
@@ -232,7 +233,9 @@ enum fire_status polar_polynomial(struct polar *polar)
     /* eps is added to the norm of the weights, not of the prescaled copy. */
     norm = norm + plan->eps * polar->prescale;
     polar->prescale /= norm;
-    polar_load(polar, plan->compute);
+    status = polar_load(polar, plan->compute);
+    if (status != FIRE_OK)
+        return status;
     crew_ops(polar->crew, polar->dtype)
         ->affine(space->g, space->ld, space->cols, 1 / (norm * norm), 0);
     polar->gram_valid = true;

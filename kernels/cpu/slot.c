@@ -234,50 +234,55 @@ static void measure(struct polar *polar)
     polar->norm = sqrt(run_pass(&pass)) / polar->prescale;
 }
 
+static double gram_at(const struct polar *polar, uint32_t i, uint32_t j)
+{
+    const size_t at = i * polar->space->ld + j;
+
+    return polar->dtype == FIRE_F64 ? ((const double *)polar->space->g)[at]
+                                    : (double)((const float *)polar->space->g)[at];
+}
+
 /* ||H - H^T||_F / ||W||_F of H = Q^T W: one product. */
 static enum fire_status residual(struct polar *polar, double *value)
 {
     struct polar_space *space = polar->space;
-    const size_t bytes = fire_dtype_bytes(polar->dtype);
-    const size_t count = space->rows * space->ld;
-    void *w = aligned_alloc(64, (count * bytes + 63) / 64 * 64);
-    void *x = space->x;
-    const double prescale = polar->prescale;
+    struct polar_space other = { 0 }; /* holds W as x holds Q */
+    struct polar weights = { .crew = polar->crew,
+                             .plan = polar->plan,
+                             .space = &other,
+                             .weights = polar->weights,
+                             .prescale = exp2(-ilogb(polar->norm)) };
+    const enum fire_status status = polar_load(&weights, polar->dtype);
     double sum = 0;
 
-    if (!w)
-        return FIRE_NO_MEMORY;
-    space->x = w;
-    polar->prescale = exp2(-ilogb(polar->norm));
-    polar_load(polar, polar->dtype);
-    space->x = x;
-    dense_product(polar->crew, polar->dtype,
-                  &(struct product){ .m = space->cols,
-                                     .n = space->cols,
-                                     .k = space->rows,
-                                     .a = x,
-                                     .lda = space->ld,
-                                     .a_transposed = true,
-                                     .b = w,
-                                     .ldb = space->ld,
-                                     .c = space->g,
-                                     .ldc = space->ld,
-                                     .alpha = 1 });
-    for (uint32_t i = 0; i < space->cols; i++) {
-        for (uint32_t j = i + 1; j < space->cols; j++) {
-            const size_t a = i * space->ld + j, b = j * space->ld + i;
-            const double d = polar->dtype == FIRE_F64
-                                 ? ((double *)space->g)[a] - ((double *)space->g)[b]
-                                 : (double)((float *)space->g)[a] - (double)((float *)space->g)[b];
+    if (status == FIRE_OK) {
+        const struct product product = {
+            .m = space->cols,
+            .n = space->cols,
+            .k = space->rows,
+            .a = space->x,
+            .lda = space->ld,
+            .a_transposed = true,
+            .b = other.x,
+            .ldb = space->ld,
+            .c = space->g,
+            .ldc = space->ld,
+            .alpha = 1,
+        };
 
-            sum += 2 * d * d;
+        dense_product(polar->crew, polar->dtype, &product);
+        for (uint32_t i = 0; i < space->cols; i++) {
+            for (uint32_t j = i + 1; j < space->cols; j++) {
+                const double d = gram_at(polar, i, j) - gram_at(polar, j, i);
+
+                sum += 2 * d * d;
+            }
         }
+        *value = sqrt(sum) / (polar->norm * weights.prescale);
+        polar->gram_valid = false;
     }
-    *value = sqrt(sum) / (polar->norm * polar->prescale);
-    polar->prescale = prescale;
-    polar->gram_valid = false;
-    free(w);
-    return FIRE_OK;
+    polar_space_release(&other);
+    return status;
 }
 
 /* x <- the written weights divided by `divisor`. */
@@ -285,7 +290,8 @@ static void reload(struct polar *polar, const void *weights, double divisor)
 {
     polar->weights = weights;
     polar->prescale = 1 / divisor;
-    polar_load(polar, polar->plan->compute);
+    /* It fits: x held as much when these weights were loaded. */
+    FIRE_ASSERT(polar_load(polar, polar->plan->compute) == FIRE_OK);
 }
 
 static void set_moment(struct polar *polar, double factor, struct fire_moment *moment)
@@ -436,9 +442,10 @@ static enum fire_status project(struct polar *polar, struct fire_slot *slot)
 static enum fire_status analyze(struct polar *polar, struct fire_slot *slot)
 {
     const struct fire_plan *plan = polar->plan;
-    enum fire_status status = FIRE_OK;
+    enum fire_status status = polar_load(polar, plan->compute);
 
-    polar_load(polar, plan->compute);
+    if (status != FIRE_OK)
+        return status;
     polar_gram(polar);
     polar_note_before(polar, polar->space->g, polar->dtype);
     slot->result->before = polar->before;
@@ -453,16 +460,15 @@ static enum fire_status zero(struct polar *polar, struct fire_slot *slot)
 {
     const struct fire_plan *plan = polar->plan;
     struct fire_result *result = slot->result;
-    enum fire_status status = FIRE_OK;
+    enum fire_status status = polar_load(polar, plan->compute);
 
-    polar_load(polar, plan->compute);
+    if (status != FIRE_OK)
+        return status;
     polar_gram(polar);
     polar_note_before(polar, polar->space->g, polar->dtype);
     polar->rank_defect = plan->cols;
-    if (plan->complete) {
-        polar_load(polar, FIRE_F64);
+    if (plan->complete)
         status = polar_complete(polar, slot->seed);
-    }
     if (status != FIRE_OK)
         return status;
     polar_gram(polar);
@@ -512,7 +518,7 @@ static bool begin(struct polar *polar, struct fire_slot *slot)
     polar->before = result->before;
     result->path = polar->crew->engine->name;
     result->matrices = 1;
-    status = polar_space_prepare(polar->space, polar->plan);
+    status = polar_space_prepare(polar->space, polar->plan, polar->plan->compute);
     if (status != FIRE_OK)
         refuse(result, status);
     else
@@ -562,7 +568,12 @@ void slot_finish(const struct crew *crew, const struct fire_plan *plan, struct p
 
     if (!begin(&polar, slot))
         return;
-    polar_load(&polar, FIRE_F64);
+    const enum fire_status status = polar_load(&polar, FIRE_F64);
+
+    if (status != FIRE_OK) {
+        end(slot, status);
+        return;
+    }
     if (plan->statistics & FIRE_STATISTICS_BASIC) {
         polar_gram(&polar);
         polar_note_before(&polar, space->g, polar.dtype);
