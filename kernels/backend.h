@@ -39,17 +39,17 @@ struct fire_batch {
 };
 
 struct fire_backend_settings {
-    uint32_t ordinal;    /* which GPU; ignored by the CPU */
-    uint32_t threads;    /* CPU pool; 0: as many as the process may run on */
-    const char *path;    /* CPU: "auto", "portable", "avx2", "avx512", "amx" */
+    uint32_t ordinal; /* which GPU; ignored by the CPU */
+    uint32_t threads; /* CPU pool; 0: as many as the process may run on */
+    const char *path; /* CPU: "auto", "portable", "avx2", "avx512", "amx" */
 };
 
 struct fire_caps {
-    char name[64];         /* CPU or GPU model */
-    char path[32];         /* which code runs: "avx512" */
-    char reason[160];      /* why that path, or why the backend cannot run */
+    char name[64];    /* CPU or GPU model */
+    char path[32];    /* which code runs: "avx512" */
+    char reason[160]; /* why that path, or why the backend cannot run */
     uint32_t threads;
-    double flops_per_s;    /* measured fp32 rate of one thread; 0 until measured */
+    double flops_per_s; /* measured fp32 rate of one thread; 0 until measured */
 };
 
 struct fire_backend {
@@ -64,7 +64,7 @@ struct fire_backend {
                              struct fire_device **device, struct fire_error *error);
     void (*close)(struct fire_device *device); /* waits for what runs; NULL is allowed */
 
-    /* Memory a slot may live in (page-locked for a GPU), 64-byte aligned. NULL when there is none. */
+    /* Memory a slot may live in (page-locked for a GPU), 64-byte aligned; NULL: there is none. */
     void *(*host_alloc)(struct fire_device *device, size_t bytes);
     void (*host_free)(struct fire_device *device, void *memory);
 

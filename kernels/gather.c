@@ -60,7 +60,8 @@ static inline uint64_t exponent_full_f64(double value)
     return (bits & UINT64_C(0x7ff0000000000000)) + UINT64_C(0x0010000000000000);
 }
 
-/* A tensor's bytes may start anywhere, hence memcpy; a slot is aligned. */
+/* A tensor's bytes may start anywhere, hence memcpy; a slot is aligned.
+ * NOLINTBEGIN(bugprone-macro-parentheses): types cannot stand in parentheses. */
 #define WIDEN(name, from, to, full, widened)                                                       \
     static bool name(const char *restrict source, void *restrict slot, size_t count)               \
     {                                                                                              \
@@ -98,6 +99,7 @@ WIDEN(f16_to_f32, uint16_t, float, exponent_full_f32, convert_f16_to_f32(number)
             memcpy(target + i * sizeof(result), &result, sizeof(result));                          \
         }                                                                                          \
     }
+/* NOLINTEND(bugprone-macro-parentheses) */
 
 NARROW(f64_as_f64, double, double, number)
 NARROW(f64_as_f32, double, float, number)

@@ -34,10 +34,10 @@ struct fire_polynomial_step {
 
 struct fire_plan {
     enum fire_plan_kind kind;
-    uint32_t rows; /* long side of the slot */
-    uint32_t cols; /* short side, r */
-    uint32_t out;  /* m of the m x n matrix, before orientation */
-    uint32_t in;   /* n */
+    uint32_t rows;           /* long side of the slot */
+    uint32_t cols;           /* short side, r */
+    uint32_t out;            /* m of the m x n matrix, before orientation */
+    uint32_t in;             /* n */
     enum fire_dtype compute; /* elements of a slot: FIRE_F32 or FIRE_F64 */
     enum fire_dtype output;  /* what the weights will be rounded to; statistics are of that */
     bool fast;               /* compute=fast: DfI only, polar error reported */
@@ -65,9 +65,8 @@ struct fire_plan {
 /* Makes the plan for the matrices of `view` under `options`, for weights stored as `output`. */
 FIRE_NODISCARD enum fire_status fire_plan_make(struct fire_plan *plan,
                                                const struct fire_options *options,
-                                               const struct fire_view *view,
-                                               enum fire_dtype output, uint32_t statistics,
-                                               struct fire_error *error);
+                                               const struct fire_view *view, enum fire_dtype output,
+                                               uint32_t statistics, struct fire_error *error);
 
 /* The same for statistics only. */
 FIRE_NODISCARD enum fire_status fire_plan_analyze(struct fire_plan *plan,

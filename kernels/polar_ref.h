@@ -9,8 +9,8 @@
 #include "status.h"
 
 /* One-sided Jacobi SVD of the rows x cols row-major `w` (any aspect). `u` (rows x r), `v`
- * (cols x r) and `sigma` (r, descending) are the caller's; u and v may be NULL together. Where sigma
- * is 0 the column on the longer side is 0. NaN or Inf is FIRE_BAD_REQUEST. */
+ * (cols x r) and `sigma` (r, descending) are the caller's; u and v may be NULL together. Where
+ * sigma is 0 the column on the longer side is 0. NaN or Inf is FIRE_BAD_REQUEST. */
 FIRE_NODISCARD enum fire_status fire_svd_ref(const double *w, uint32_t rows, uint32_t cols,
                                              double *u, double *v, double *sigma);
 

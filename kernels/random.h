@@ -6,7 +6,7 @@
 
 struct fire_random {
     uint64_t state[4];
-    double spare;   /* second half of the last normal pair */
+    double spare; /* second half of the last normal pair */
     int has_spare;
 };
 

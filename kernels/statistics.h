@@ -1,5 +1,5 @@
 /* statistics: the numbers of NUMERICS.md section 1, from a Gram matrix, a spectrum, activations or
- * gradients. Everything is computed in f64, serially and in a fixed order, so it is reproducible. */
+ * gradients. Everything is computed in f64, serially and in a fixed order: it can be repeated. */
 #ifndef FIRE_STATISTICS_H
 #define FIRE_STATISTICS_H
 
@@ -30,8 +30,8 @@ void fire_moment_from_gram(const struct fire_gram *gram, uint32_t out, uint32_t 
 double fire_gram_dfi(const struct fire_gram *gram);
 
 /* Largest eigenvalue of G by Lanczos with full reorthogonalisation, deterministic start, up to
- * `steps_max` products with G. Returns FIRE_OK and the value when its estimated relative error is at
- * most `tolerance`; FIRE_NO_MEMORY; or FIRE_TOO_LATE when it did not converge (value is then the
+ * `steps_max` products with G. Returns FIRE_OK and the value when its estimated relative error is
+ * at most `tolerance`; FIRE_NO_MEMORY; or FIRE_TOO_LATE when it did not converge (value is then the
  * best lower bound). */
 FIRE_NODISCARD enum fire_status fire_gram_largest(const struct fire_gram *gram, uint32_t steps_max,
                                                   double tolerance, double *value);
@@ -42,8 +42,8 @@ enum fire_status fire_moment_spectral_norm(const struct fire_gram *gram,
                                            struct fire_moment *moment);
 
 /* All singular values of the rows x cols matrix X (rows >= cols, row-major, leading dimension
- * `stride`, f32 or f64), descending, times `factor`: by an eigensolve of X^T X in f64, and by an SVD
- * where that would lose the small ones. Needs LAPACK (lapack.h). */
+ * `stride`, f32 or f64), descending, times `factor`: by an eigensolve of X^T X in f64, and by an
+ * SVD where that would lose the small ones. Needs LAPACK (lapack.h). */
 FIRE_NODISCARD enum fire_status fire_singular_values(const void *x, enum fire_dtype dtype,
                                                      uint32_t rows, uint32_t cols, size_t stride,
                                                      double factor, double *values,

@@ -6,6 +6,7 @@
 
 const char *fire_status_name(enum fire_status status)
 {
+    /* clang-format off */
     switch (status) {
     case FIRE_OK:              return "ok";
     case FIRE_BAD_REQUEST:     return "bad request";
@@ -20,6 +21,7 @@ const char *fire_status_name(enum fire_status status)
     case FIRE_DEVICE_LOST:     return "device lost";
     case FIRE_IO:              return "input/output error";
     }
+    /* clang-format on */
     return "unknown status";
 }
 

@@ -23,7 +23,7 @@ enum fire_status {
 };
 
 #define FIRE_ERROR_MESSAGE_BYTES 512
-#define FIRE_ERROR_FIELD_BYTES 128
+#define FIRE_ERROR_FIELD_BYTES   128
 
 /* What happened, for people. Storage is the caller's; no release is needed. */
 struct fire_error {
@@ -45,7 +45,7 @@ enum fire_status fire_fail(struct fire_error *error, enum fire_status status, co
 enum fire_status fire_fail_memory(struct fire_error *error, unsigned long long bytes);
 
 /* Stays on in Release: a broken promise inside the program stops it with file and line. */
-#define FIRE_ASSERT(condition) \
+#define FIRE_ASSERT(condition)                                                                     \
     ((condition) ? (void)0 : fire_assert_failed(#condition, __FILE__, __LINE__))
 _Noreturn void fire_assert_failed(const char *condition, const char *file, int line);
 

@@ -176,8 +176,7 @@ enum fire_status fire_view_count(const struct fire_shape *shape, const struct fi
     status = check_sides(&geometry, options, error);
     if (status != FIRE_OK)
         return status;
-    *count =
-        geometry.stack * geometry.kept * (options->conv == FIRE_CONV_TAP ? geometry.taps : 1);
+    *count = geometry.stack * geometry.kept * (options->conv == FIRE_CONV_TAP ? geometry.taps : 1);
     return FIRE_OK;
 }
 

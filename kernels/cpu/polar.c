@@ -3,8 +3,8 @@
  *
  *   T3    X (1.5 I - 0.5 G), when sqrt(DfI) is small enough that one such step is proven to finish
  *   H     Halley's rational step, the same with a wider reach
- *   D     the weighted rational step X (b/c I + (a - b/c)(I + c G)^-1), weights from a lower bound l
- *         on the singular values
+ *   D     the weighted rational step X (b/c I + (a - b/c)(I + c G)^-1), weights from a lower bound
+ *         l on the singular values
  *   D64   all of it in f64: the first step of every matrix that is not known to be well conditioned
  *   DM    the same with the product in f32, where few singular values are small enough to suffer
  *   gram  D, H and T3 on the r x r side only, one product with X at the end, once l is large enough
@@ -36,7 +36,7 @@
 #define NEAR_SHARE_BLIND    0.05 /* … where it will not */
 #define LOWER_FAST          3e-4 /* l of the first step when only the DfI counts */
 #define KNOWN_LOWER         0.2  /* a first estimate for a square x below this may as well be 0 */
-#define MIXED_ERROR         9e-6 /* of the polar factor that an f32 product of a D64 step may cause */
+#define MIXED_ERROR         9e-6 /* of the polar factor that the product of a DM step may cause */
 #define MIXED_ROUNDOFFS     0.6
 #define GRAM_LOWER          0.1 /* from here on the Gram side is accurate enough */
 #define GRAM_STEPS_EXPECTED 3u
@@ -373,8 +373,8 @@ static enum verdict step_down(struct polar *polar, struct attempt *attempt, doub
 }
 
 /* The error an f32 product with M would cause in the polar factor: some roundoffs (fitted to what
- * was measured; they grow with the root of r) of its largest terms, a times x's, in the directions of the singular values below
- * 1/sqrt(c), whose share the trace of Z^-1 tells. */
+ * was measured; they grow with the root of r) of its largest terms, a times x's, in the directions
+ * of the singular values below 1/sqrt(c), whose share the trace of Z^-1 tells. */
 static double product_error(struct polar *polar, const struct knowledge *known, struct weights w)
 {
     const struct polar_space *space = polar->space;

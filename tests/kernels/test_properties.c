@@ -373,8 +373,7 @@ START_TEST(a_rank_defect_can_be_completed)
     /* A single missing direction has two completions only, and two seeds may agree on one. */
     options.seed = 2;
     (void)project(&projector, &options, out, in, w, again);
-    ck_assert_msg(r - defects[index].rank == 1 ||
-                      matrix_distance(q, again, (size_t)out * in) > 0.1,
+    ck_assert_msg(r - defects[index].rank == 1 || matrix_distance(q, again, (size_t)out * in) > 0.1,
                   "another seed gave the same completion");
     projector_close(&projector);
     free(w);
