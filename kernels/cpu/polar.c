@@ -32,12 +32,14 @@
 #define LOWER_WIDE          1e-6 /* l of the first step of a WIDE or HARD start */
 #define LOWER_NEAR_MIN      3e-5 /* and of a NEAR one: NEAR_SHARE / cols, within these */
 #define LOWER_NEAR_MAX      3e-3
-#define NEAR_SHARE          0.1  /* … where Lanczos will see smaller values afterwards */
-#define NEAR_SHARE_BLIND    0.05 /* … where it will not */
-#define LOWER_FAST          3e-4 /* l of the first step when only the DfI counts */
-#define KNOWN_LOWER         0.2  /* a first estimate for a square x below this may as well be 0 */
-#define MIXED_ERROR         9e-6 /* of the polar factor that the product of a DM step may cause */
-#define MIXED_ROUNDOFFS     0.6
+#define NEAR_SHARE          0.07
+#define NEAR_SHARE_SMALL    0.05 /* … where a step more costs more than a lower l */
+#define NEAR_SMALL_SIDE     96u
+#define LOWER_FAST          3e-4   /* l of the first step when only the DfI counts */
+#define KNOWN_LOWER         0.2    /* a first estimate for a square x below this may as well be 0 */
+#define MIXED_ERROR         1.1e-5 /* estimated, of the polar factor, that a DM step may cause */
+#define MIXED_ROUNDOFFS     0.6    /* times the root of r, but at least … */
+#define MIXED_ROUNDOFFS_MIN 7.0
 #define GRAM_LOWER          0.1 /* from here on the Gram side is accurate enough */
 #define GRAM_STEPS_EXPECTED 3u
 #define GRAM_STEPS_MAX      8u
@@ -382,7 +384,10 @@ static double product_error(struct polar *polar, const struct knowledge *known, 
 
     crew_ops(polar->crew, FIRE_F64)
         ->sums(space->g, space->ld, space->cols, 1, &dfi, &square, &trace);
-    return MIXED_ROUNDOFFS * 0x1p-24 * w.a * sqrt(known->mean_square / known->upper_square * trace);
+    const double roundoffs = fmax(MIXED_ROUNDOFFS * sqrt(space->cols), MIXED_ROUNDOFFS_MIN);
+
+    return roundoffs * 0x1p-24 * w.a *
+           sqrt(known->mean_square / known->upper_square * trace / space->cols);
 }
 
 /* The first step of a NEAR start whose lower end is out of sight: G and the inverse in f64, the
@@ -390,7 +395,7 @@ static double product_error(struct polar *polar, const struct knowledge *known, 
 static enum verdict step_near(struct polar *polar, struct attempt *attempt)
 {
     const uint32_t cols = polar->space->cols;
-    const double share = (cols >= SMALL_SIDE ? NEAR_SHARE : NEAR_SHARE_BLIND) / cols;
+    const double share = (cols >= NEAR_SMALL_SIDE ? NEAR_SHARE : NEAR_SHARE_SMALL) / cols;
     const double lower = fmin(fmax(share, LOWER_NEAR_MIN), LOWER_NEAR_MAX);
     const struct weights w = weights_for(lower);
     struct knowledge *known = &attempt->known;
