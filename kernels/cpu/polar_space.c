@@ -1,4 +1,5 @@
 #define _GNU_SOURCE
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -98,6 +99,8 @@ static void load_task(void *data, uint32_t index, uint32_t worker)
     const uint32_t end =
         (index + 1) * LOAD_ROWS < space->rows ? (index + 1) * LOAD_ROWS : space->rows;
     const float factor = (float)polar->prescale;
+    /* The factor of denormal or huge weights is no f32, though what it makes of them is. */
+    const bool narrow = isnormal(factor);
 
     (void)worker;
     for (uint32_t i = index * LOAD_ROWS; i < end; i++) {
@@ -107,8 +110,13 @@ static void load_task(void *data, uint32_t index, uint32_t worker)
             const float *w = (const float *)polar->weights + from;
             float *x = (float *)space->x + to;
 
-            for (uint32_t j = 0; j < space->cols; j++)
-                x[j] = w[j] * factor;
+            if (narrow) {
+                for (uint32_t j = 0; j < space->cols; j++)
+                    x[j] = w[j] * factor;
+            } else {
+                for (uint32_t j = 0; j < space->cols; j++)
+                    x[j] = (float)((double)w[j] * polar->prescale);
+            }
             memset(x + space->cols, 0, (space->ld - space->cols) * sizeof(x[0]));
         } else {
             double *x = (double *)space->x + to;
