@@ -279,6 +279,9 @@ static enum fire_status residual(struct polar *polar, double *value)
             }
         }
         *value = sqrt(sum) / (polar->norm * weights.prescale);
+        /* G is gone; what was measured on it is still known. */
+        if (polar->gram_valid && polar->dfi <= polar->plan->target)
+            polar->certified = true;
         polar->gram_valid = false;
     }
     polar_space_release(&other);
@@ -381,9 +384,12 @@ static void describe(struct polar *polar, void *weights, double c, struct fire_r
     if (plan->blend == 1 && c != 0) {
         set_moment(polar, c * c, &result->after);
     } else {
-        reload(polar, weights, 1);
+        /* Blended weights may be as large or small as the old ones, and G is their square. */
+        polar->weights = weights;
+        measure(polar);
+        reload(polar, weights, 1 / polar->prescale);
         polar_gram(polar);
-        set_moment(polar, 1, &result->after);
+        set_moment(polar, 1 / (polar->prescale * polar->prescale), &result->after);
     }
     result->norm_preservation = result->after.norm / result->before.norm;
 }
@@ -409,6 +415,10 @@ static enum fire_status finish(struct polar *polar, struct fire_slot *slot)
         return status;
     write.factor = result->scale;
     result->sfe = run_pass(&write);
+    /* A named polynomial may diverge, a scale be too large for the output: nobody wants NaN or Inf
+     * as weights. Only f64 weights beyond 1e154 have an infinite SFE by themselves. */
+    if (!isfinite(result->sfe) && isfinite(polar->norm * polar->norm))
+        return FIRE_BAD_REQUEST;
     result->sfe_relative = result->sfe / (polar->norm * polar->norm);
     describe(polar, slot->weights, result->scale, result);
     if (plan->statistics & FIRE_STATISTICS_SPECTRUM) {
@@ -505,8 +515,9 @@ static void refuse(struct fire_result *result, enum fire_status status)
     result->action = FIRE_ACTION_REFUSED;
     result->status = status;
     snprintf(result->reason, sizeof(result->reason), "%s",
-             status == FIRE_NO_MEMORY ? "out of memory"
-                                      : "the iteration left the range of its numbers");
+             status == FIRE_NO_MEMORY
+                 ? "out of memory"
+                 : "the iteration or its result left the range of its numbers");
 }
 
 /* An empty result, room in the space, the norm of the weights. False: refused. */
