@@ -61,7 +61,7 @@ static struct candidate candidates[] = {
 };
 #define CANDIDATES (sizeof(candidates) / sizeof(candidates[0]))
 
-/* A product small enough for the child's stack, in both types, against plain loops. */
+/* A small f32 product against plain loops. */
 static bool gives_right_numbers(const struct engine *engine)
 {
     static float a[PROBE_SIDE * PROBE_STRIDE] __attribute__((aligned(64)));
@@ -187,11 +187,16 @@ static enum fire_status choose_amx(bool by_name, struct isa_choice *choice, char
                                    size_t reason_bytes)
 {
 #if defined(__x86_64__)
-    const double vector_rate = isa_measure_rate(&engine_avx512);
-    double rate = 0;
+    const enum finding avx512 = candidates[CANDIDATES - 1].finding;
+    double rate = 0, vector_rate;
 
+    if (avx512 != FINDING_WORKS) { /* all but the products runs on it */
+        snprintf(reason, reason_bytes, "amx needs avx512: %s", finding_text(avx512));
+        return FIRE_NOT_FOUND;
+    }
     if (amx_probe(reason, reason_bytes, &rate) != FIRE_OK)
         return FIRE_NOT_FOUND;
+    vector_rate = isa_measure_rate(&engine_avx512);
     if (!by_name && rate < 1.2 * vector_rate) {
         snprintf(reason, reason_bytes, "amx works, but x3 at %.0f GF/s is no faster than avx512",
                  rate * 1e-9);
@@ -219,7 +224,7 @@ enum fire_status isa_choose(const char *path, struct isa_choice *choice, char *r
 
     pthread_once(&once, try_all);
     memset(choice, 0, sizeof(*choice));
-    if (amx || (automatic && candidates[CANDIDATES - 1].finding == FINDING_WORKS)) {
+    if (amx || automatic) {
         if (choose_amx(amx, choice, reason, reason_bytes) == FIRE_OK)
             return FIRE_OK;
         if (amx)
