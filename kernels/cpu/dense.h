@@ -12,7 +12,7 @@
 struct crew {
     const struct engine *engine;
     struct pool *pool;
-    void *const *scratch; /* one for each worker: crew_scratch_bytes() */
+    void *const *scratch; /* one for each worker: dense_scratch_bytes() */
     uint32_t worker;      /* who calls, when pool is NULL */
 };
 
