@@ -10,6 +10,8 @@
 
 #include "firectl.h"
 
+#define THREADS_MAX 512u /* the CPU backend's */
+
 enum {
     KEY_PRESET = 256,
     KEY_SET,
@@ -218,8 +220,8 @@ static error_t parse_threads(const char *text, struct argp_state *state, uint32_
 
     errno = 0;
     value = strtoul(text, &end, 10);
-    if (errno || end == text || *end || text[0] == '-' || value > 4096) {
-        argp_error(state, "--threads must be 0 (all) to 4096, got '%s'", text);
+    if (errno || end == text || *end || text[0] == '-' || value > THREADS_MAX) {
+        argp_error(state, "--threads must be 0 (all) to %u, got '%s'", THREADS_MAX, text);
         return EINVAL;
     }
     *threads = (uint32_t)value;

@@ -206,11 +206,17 @@ static enum fire_status open_parts(struct fire_device *device, uint32_t threads)
     return FIRE_OK;
 }
 
+static uint32_t default_threads(void)
+{
+    const uint32_t threads = pool_default_threads();
+
+    return threads < THREADS_MAX ? threads : THREADS_MAX;
+}
+
 static enum fire_status cpu_open(const struct fire_backend_settings *settings,
                                  struct fire_device **out, struct fire_error *error)
 {
-    const uint32_t threads =
-        settings && settings->threads ? settings->threads : pool_default_threads();
+    const uint32_t threads = settings && settings->threads ? settings->threads : default_threads();
     struct fire_device *device;
     enum fire_status status;
 
@@ -253,7 +259,7 @@ static enum fire_status cpu_probe(struct fire_caps *caps)
 
     memset(caps, 0, sizeof(*caps));
     isa_processor_name(caps->name, sizeof(caps->name));
-    caps->threads = pool_default_threads();
+    caps->threads = default_threads();
     if (isa_choose("auto", &engines, caps->reason, sizeof(caps->reason)) != FIRE_OK)
         return FIRE_DEVICE_LOST;
     snprintf(caps->path, sizeof(caps->path), "%s", engines.fast->name);
