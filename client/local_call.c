@@ -342,14 +342,15 @@ static enum fire_status plan_views(struct local_call *call, size_t index, bool *
     return FIRE_OK;
 }
 
-/* True when tensor `index` is like the one before it, whose plan then serves it too. Options are
- * plain data whose padding the presets zero; bytes that differ only cost a plan. */
+/* True when tensor `index` is like the one before it, of which nothing was skipped and whose plan
+ * then serves it too. Options are plain data whose padding the presets zero; bytes that differ only cost a plan. */
 static bool like_the_last(const struct local_call *call, size_t index)
 {
     const struct fire_tensor *tensor = &call->tensors[index];
     const struct fire_tensor *last = tensor - 1;
 
     if (index == 0 || call->works[index - 1].refused || call->works[index - 1].part_count != 1 ||
+        call->works[index - 1].matrices != call->works[index - 1].view_count ||
         tensor->dtype != last->dtype || tensor->shape.axes != last->shape.axes)
         return false;
     for (uint32_t axis = 0; axis < tensor->shape.axes; axis++) {
