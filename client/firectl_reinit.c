@@ -67,11 +67,14 @@ static enum fire_status finish_task(struct run *run, struct firectl_task *task, 
 
     if (status == FIRE_OK)
         status = finish_ties(run, task, bytes, error);
+    task->finished = status == FIRE_OK;
     if (status != FIRE_OK) {
-        free(owned);
+        struct fire_error later = { 0 };
+
+        /* A tie that is still queued reads these bytes: they are freed in their turn. */
+        (void)push(run, task->entry, bytes == task->entry->data ? NULL : bytes, owned, &later);
         return status;
     }
-    task->finished = true;
     firectl_progress_add(&run->progress, task->entry->bytes);
     return push(run, task->entry, bytes == task->entry->data ? NULL : bytes, owned, error);
 }
