@@ -109,7 +109,7 @@ struct firectl_task {
     bool state_handled; /* its optimizer state was written */
     const char *state;  /* what was done to its optimizer state, or NULL */
     const char *action; /* as shown: "projected", … */
-    char reason[96];
+    char reason[FIRE_ERROR_MESSAGE_BYTES];
     struct fire_options options;
     struct fire_result result;
     struct fire_result *per_matrix; /* owned; NULL without --per-matrix */

@@ -45,6 +45,7 @@ static enum fire_status run_window(struct run *run, struct fire_error *error)
         task->result = window->tensors[i].result;
         if (window->tensors[i].error.status != FIRE_OK) {
             firectl_say("%s", window->tensors[i].error.message);
+            snprintf(task->reason, sizeof(task->reason), "%s", window->tensors[i].error.message);
             refused++;
         }
         task->finished = true;

@@ -115,6 +115,7 @@ static enum fire_status run_window(struct run *run, struct fire_error *error)
             task->finished = true;
             firectl_progress_clear(&run->progress);
             firectl_say("%s", tensor->error.message);
+            snprintf(task->reason, sizeof(task->reason), "%s", tensor->error.message);
             continue;
         }
         if (computed != FIRE_OK) {
@@ -280,7 +281,7 @@ static enum fire_status commit(struct run *run, struct fire_error *error)
     if (fflush(run->report.stream) != 0 || ferror(run->report.stream) || run->report.failed)
         return fire_fail(error, FIRE_IO, NULL,
                          "the report could not be written: %s; so nothing was written",
-                         errno ? strerror(errno) : "out of memory");
+                         ferror(run->report.stream) ? strerror(errno) : "a row could not be made");
     status = firectl_writer_finish(run->writer, error);
     if (status == FIRE_OK)
         status = firectl_state_commit(run->state, &run->tasks, error);

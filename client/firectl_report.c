@@ -38,9 +38,28 @@ void firectl_shape_text(const struct safetensors_entry *entry, char *text, size_
     }
 }
 
+/* A text that was cut inside a character ends before it: JSON takes whole ones only. */
+static void end_at_character(char *text)
+{
+    const size_t length = strlen(text);
+    size_t rest = 0; /* bytes of the last character after its first */
+    size_t bytes;
+
+    while (rest < 3 && rest < length && ((unsigned char)text[length - 1 - rest] & 0xc0) == 0x80)
+        rest++;
+    if (rest == length)
+        return;
+    const unsigned char first = (unsigned char)text[length - 1 - rest];
+
+    bytes = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : first >= 0xc0 ? 2 : 1;
+    if (bytes > rest + 1)
+        text[length - 1 - rest] = '\0';
+}
+
 void firectl_plain_text(const char *name, char *text, size_t text_bytes)
 {
     snprintf(text, text_bytes, "%s", name);
+    end_at_character(text);
     for (char *at = text; *at; at++) {
         if ((unsigned char)*at < 0x20 || *at == 0x7f)
             *at = '?';
@@ -287,6 +306,7 @@ static void count_row(struct firectl_report *report, struct firectl_task *task)
         task->action = action_name(task->result.action, report->command);
     if (task->result.reason[0] && !task->reason[0])
         snprintf(task->reason, sizeof(task->reason), "%s", task->result.reason);
+    end_at_character(task->reason);
     if (task->kind == FIRECTL_RESET && task->result.action == FIRE_ACTION_SKIPPED) {
         report->reset++;
         return;
@@ -373,6 +393,7 @@ enum firectl_exit firectl_report_end(struct firectl_report *report,
         report->failed = true;
     if (!report->failed)
         return FIRECTL_DONE;
-    firectl_say("the report could not be written in full: %s", strerror(errno));
+    firectl_say("the report could not be written in full: %s",
+                ferror(report->stream) ? strerror(errno) : "a row could not be made");
     return FIRECTL_FAILED;
 }
