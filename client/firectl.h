@@ -251,6 +251,13 @@ FIRE_NODISCARD enum fire_status firectl_inputs_open(struct firectl_inputs *input
                                                     struct fire_error *error);
 void firectl_inputs_close(struct firectl_inputs *inputs);
 
+/* Two paths to one regular file that exists. */
+bool firectl_same_file(const char *a, const char *b);
+/* Refuses an output that would replace one of the files that are read. */
+FIRE_NODISCARD enum fire_status firectl_inputs_check_output(const struct firectl_args *args,
+                                                            const char *path,
+                                                            struct fire_error *error);
+
 /* Attaches what there is about `task` to `tensor`. `*means` is memory to free after the call. */
 FIRE_NODISCARD enum fire_status firectl_inputs_attach(const struct firectl_inputs *inputs,
                                                       const struct firectl_args *args,

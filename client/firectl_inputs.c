@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "firectl.h"
 
@@ -95,6 +96,30 @@ void firectl_inputs_close(struct firectl_inputs *inputs)
     safetensors_close(inputs->gradients);
     safetensors_close(inputs->init);
     *inputs = (struct firectl_inputs){ 0 };
+}
+
+bool firectl_same_file(const char *a, const char *b)
+{
+    struct stat first, second;
+
+    return stat(a, &first) == 0 && stat(b, &second) == 0 && S_ISREG(first.st_mode) &&
+           first.st_dev == second.st_dev && first.st_ino == second.st_ino;
+}
+
+enum fire_status firectl_inputs_check_output(const struct firectl_args *args, const char *path,
+                                             struct fire_error *error)
+{
+    const char *const reads[] = { args->inputs[0], args->state, args->init, args->activations,
+                                  args->gradients };
+
+    for (size_t i = 0; i < sizeof(reads) / sizeof(reads[0]); i++) {
+        if (reads[i] && firectl_same_file(path, reads[i]))
+            return fire_fail(error, FIRE_BAD_REQUEST, "output",
+                             "the output %.200s is a file that is read; give another name, inputs "
+                             "are never changed",
+                             path);
+    }
+    return FIRE_OK;
 }
 
 /* Output units of the weight: what activations must have as their last axis. */

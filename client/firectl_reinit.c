@@ -248,6 +248,8 @@ static enum fire_status open_output(struct run *run, struct fire_error *error)
         return FIRE_OK;
     status = safetensors_writer_open(run->set, run->args->output, &run->file, error);
     if (status == FIRE_OK)
+        status = firectl_inputs_check_output(run->args, run->args->output, error);
+    if (status == FIRE_OK)
         status = firectl_writer_open(run->set, run->file, &run->writer, error);
     return status;
 }

@@ -88,6 +88,17 @@ static enum fire_status default_output(const struct firectl_args *args, char *pa
     return FIRE_OK;
 }
 
+static enum fire_status check_output(const struct firectl_args *args, const char *path,
+                                     struct fire_error *error)
+{
+    if (strcmp(path, args->output) == 0 || firectl_same_file(path, args->output))
+        return fire_fail(error, FIRE_BAD_REQUEST, "state-out",
+                         "weights and state cannot both go to %.200s; say where the state goes "
+                         "with --state-out FILE",
+                         path);
+    return firectl_inputs_check_output(args, path, error);
+}
+
 static enum fire_status open_output(struct firectl_state *state, const struct firectl_args *args,
                                     struct fire_error *error)
 {
@@ -98,6 +109,8 @@ static enum fire_status open_output(struct firectl_state *state, const struct fi
         return FIRE_OK;
     if (!args->state_out)
         status = default_output(args, path, sizeof(path), error);
+    if (status == FIRE_OK)
+        status = check_output(args, args->state_out ? args->state_out : path, error);
     if (status == FIRE_OK)
         status = safetensors_writer_open(state->set, args->state_out ? args->state_out : path,
                                          &state->file, error);
