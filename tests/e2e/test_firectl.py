@@ -290,6 +290,43 @@ def test_every_dtype_is_written_as_it_came(tmp_path, dtype, tolerance):
 # --- options --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("factor", [1e-40, 1e37])
+@pytest.mark.parametrize("preset", ["fire", "official-vision", "review"])
+def test_weights_at_the_ends_of_f32(tmp_path, preset, factor):
+    """What is done to a matrix does not depend on its size, nor do the numbers get lost."""
+    plain = gaussian(64, 48)
+    objects = {}
+    for size in (1.0, factor):
+        weights = (plain.astype("f8") * size).astype("f4")
+        new, objects[size], _ = reinit(tmp_path, {"w": weights}, "--preset", preset, "--residual")
+        # denormals have few bits left: the factor of what is there is what counts
+        _, again, _ = reinit(tmp_path, {"w": (weights.astype("f8") / size).astype("f4")},
+                             "--preset", preset)
+        assert np.isfinite(new["w"]).all()
+        assert objects[size]["w"]["dfi_after"] == pytest.approx(again["w"]["dfi_after"], rel=1e-3,
+                                                                abs=1e-6)
+        norm = np.linalg.norm(weights.astype("f8"))
+        assert objects[size]["w"]["norm_before"] == pytest.approx(norm, rel=1e-5)
+    assert objects[factor]["w"].keys() == objects[1.0]["w"].keys()
+
+
+@pytest.mark.parametrize("factor", [1e-30, 1e30])
+def test_blended_weights_have_their_norm_at_any_scale(tmp_path, factor):
+    weights = (gaussian(64, 48).astype("f8") * factor).astype("f4")
+    new, objects, _ = reinit(tmp_path, {"w": weights}, "--set", "blend=0.5", "--set",
+                             "scale=keep-norm")
+    norm = np.linalg.norm(new["w"].astype("f8"))
+    assert objects["w"]["norm_after"] == pytest.approx(norm, rel=1e-5)
+
+
+def test_a_block_skipped_by_rule_is_skipped_in_every_tensor(tmp_path):
+    """The second tensor is planned like the first; its skipped row is no refusal."""
+    _, objects, _ = reinit(tmp_path, {"a": gaussian(9, 9), "b": gaussian(9, 9, seed=1)}, "--arch",
+                           "none", "--set", "split=8,1", "--per-matrix")
+    for row in objects.values():
+        assert [matrix["action"] for matrix in row["per_matrix"]] == ["projected", "skipped"]
+
+
 def test_later_settings_win_and_patterns_select(net):
     arguments = ("reinit", net, "--dry-run", "--json", "--set", "scale=one", "--set",
                  "fc2*:scale=std:0.5", "--set", "fc1*:variance=2")
@@ -398,6 +435,18 @@ def test_presets_that_reset_all_state_do(net, tmp_path):
     assert not load_file(tmp_path / "new.safetensors")["fc1.bias.exp_avg"].any()
 
 
+@pytest.mark.parametrize("out, state_out", [("out", "net"), ("adam", "new"), ("out", "out")],
+                         ids=["state over weights", "weights over state", "one over the other"])
+def test_no_output_replaces_a_file_that_matters(net, tmp_path, out, state_out):
+    adam = tmp_path / "adam.safetensors"
+    save_file({"fc1.weight.exp_avg": gaussian(32, 16)}, adam)
+    before = net.read_bytes(), adam.read_bytes()
+    run("reinit", net, "-o", tmp_path / f"{out}.safetensors", "--state", adam, "--state-out",
+        tmp_path / f"{state_out}.safetensors", code=1)
+    assert (net.read_bytes(), adam.read_bytes()) == before
+    assert len(list(tmp_path.iterdir())) == 2
+
+
 def test_unknown_state_is_refused_by_name(net, tmp_path):
     path = tmp_path / "adam.safetensors"
     for name, word in (("fc1.weight.exp_average", "exp_average"), ("fc9.weight.exp_avg", "fc9")):
@@ -481,6 +530,7 @@ MISTAKES = [
     (("reinit", "IN", "--dry-run", "--path", "abacus"), 1, "abacus"),
     (("reinit", "IN", "--dry-run", "--addr", "localhost:8470"), 2, "--local"),
     (("reinit", "missing.safetensors", "-o", "OUT"), 1, "missing.safetensors"),
+    (("reinit", "IN", "--dry-run", "--threads", "513"), 2, "512"),
     (("reinit", "IN", "-o", "IN"), 1, "input itself"),
     (("reinit", "IN", "-o", "OUT", "--target", "1e-30"), 1, "floor"),
     (("reinit", "IN", "-o", "no/such/folder/x.safetensors"), 1, "no/such/folder"),
@@ -516,6 +566,24 @@ def test_nan_is_named_with_its_tensor_and_index(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["in.safetensors"]
     run("reinit", tmp_path / "in.safetensors", "-o", tmp_path / "out.safetensors", "--exclude",
         "bad")
+
+
+@pytest.mark.parametrize("name", ["é" * 70, "x" + "é" * 300], ids=["140 bytes", "601 bytes"])
+def test_a_refusal_of_any_name_has_a_row(tmp_path, name):
+    """A message is cut between characters, never inside one, which JSON would not take."""
+    save_file({name: np.full((8, 8), np.nan, "f4")}, tmp_path / "in.safetensors")
+    objects, _ = rows(run("reinit", tmp_path / "in.safetensors", "--dry-run", "--json", code=1))
+    assert objects[name]["action"] == "refused" and "é" in objects[name]["reason"]
+
+
+@pytest.mark.parametrize("settings", [("polynomial=custom:10,10,10", "steps=40"),
+                                      ("scale=std:1e6",)], ids=["diverged", "overflowed"])
+def test_weights_that_are_not_finite_are_not_written(tmp_path, settings):
+    save_file({"w": gaussian(40, 40, dtype="f2")}, tmp_path / "in.safetensors")
+    done = run("reinit", tmp_path / "in.safetensors", "-o", tmp_path / "out.safetensors",
+               *(word for setting in settings for word in ("--set", setting)), code=1)
+    assert "range" in done.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ["in.safetensors"]
 
 
 def test_analyze_goes_on_after_a_bad_tensor(tmp_path):
