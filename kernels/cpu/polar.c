@@ -41,7 +41,8 @@
 #define MIXED_ROUNDOFFS     0.6    /* times the root of r, but at least … */
 #define MIXED_ROUNDOFFS_MIN 7.0
 #define GRAM_LOWER          0.1 /* from here on the Gram side is accurate enough */
-#define GRAM_STEPS_EXPECTED 3u
+#define GRAM_STEPS_EXPECTED 2u
+#define GRAM_LATE           0.7 /* a sqrt(DfI) after them that shows singular values below l */
 #define GRAM_STEPS_MAX      8u
 #define LONG_ASPECT         1.5
 #define SMALL_SIDE          320u /* below, a Lanczos run costs more than it saves */
@@ -209,7 +210,7 @@ static enum fire_status gram_step(struct polar *polar, double *lower, uint32_t d
         *last = true;
         return FIRE_OK;
     }
-    if (done >= GRAM_STEPS_EXPECTED && e >= 0.5)
+    if (done >= GRAM_STEPS_EXPECTED && e >= GRAM_LATE)
         return FIRE_TOO_LATE;
     *last = e < 1 && finishes(polar, after_halley(e));
     const struct weights w = weights_for(*last ? 1 : *lower);
@@ -575,6 +576,7 @@ enum fire_status polar_converge(struct polar *polar)
             return FIRE_BAD_REQUEST;
         start = start == START_NEAR && !exact(polar) ? START_WIDE : START_HARD;
         polar->method[0] = 0; /* the way that led to the result is what is told */
+        polar->steps = 0;
         polar_note(polar, start == START_WIDE ? "wide:" : "hard:");
     }
 }
