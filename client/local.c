@@ -116,12 +116,15 @@ static enum fire_status batch_reserve(struct fire_client *client, struct local_b
     return FIRE_OK;
 }
 
-/* A well-mixed seed for matrix `view_index` of a tensor: it depends on nothing else, so the result
- * does not depend on batch mates. */
-static uint64_t slot_seed(uint64_t seed, uint64_t view_index)
+/* A well-mixed seed for matrix `view_index` of a tensor: it depends on the seed, the tensor's name
+ * and the index only, so the result does not depend on batch mates, and two tensors of a model are
+ * not completed alike. */
+static uint64_t slot_seed(const struct fire_tensor *tensor, uint64_t view_index)
 {
-    uint64_t mixed = seed + 0x9e3779b97f4a7c15ull * (view_index + 1);
+    uint64_t mixed = tensor->options.seed + 0x9e3779b97f4a7c15ull * (view_index + 1);
 
+    for (const char *letter = tensor->name; letter && *letter; letter++)
+        mixed = (mixed ^ (unsigned char)*letter) * 0x100000001b3ull;
     mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9ull;
     mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111ebull;
     return mixed ^ (mixed >> 31);
@@ -152,7 +155,7 @@ static void gather_one(struct local_call *call, struct local_batch *batch, size_
     owner->tensor = index;
     slot->weights = batch->slab + (size_t)slot_index * slot_bytes;
     slot->result = &batch->results[slot_index];
-    slot->seed = slot_seed(tensor->options.seed, owner->view_index);
+    slot->seed = slot_seed(tensor, owner->view_index);
     fire_result_init(slot->result);
     if (fire_view_gather(&owner->view, tensor->data, tensor->dtype, batch->batch.plan->compute,
                          slot->weights, &bad_index) == FIRE_OK) {
