@@ -343,7 +343,8 @@ static enum fire_status plan_views(struct local_call *call, size_t index, bool *
 }
 
 /* True when tensor `index` is like the one before it, of which nothing was skipped and whose plan
- * then serves it too. Options are plain data whose padding the presets zero; bytes that differ only cost a plan. */
+ * then serves it too. Options are plain data whose padding the presets zero; bytes that differ only
+ * cost a plan. */
 static bool like_the_last(const struct local_call *call, size_t index)
 {
     const struct fire_tensor *tensor = &call->tensors[index];
