@@ -13,14 +13,15 @@
 
 size_t tiny_space_bytes(void)
 {
-    return (TINY_ROWS_MAX * TINY_COLS_MAX + TINY_SLACK + TINY_MATRICES * TINY_MATRIX) *
-           TINY_LANES_MAX * sizeof(double);
+    return (TINY_ENTRIES + TINY_SLACK + TINY_MATRICES * TINY_MATRIX) * TINY_LANES_MAX *
+           sizeof(double);
 }
 
 bool tiny_takes(const struct fire_plan *plan)
 {
     return plan->kind == FIRE_PLAN_CONVERGE && plan->compute == FIRE_F32 &&
-           plan->cols <= TINY_COLS_MAX && plan->rows <= TINY_ROWS_MAX;
+           plan->cols <= TINY_COLS_MAX && plan->rows <= TINY_ROWS_MAX &&
+           plan->rows * plan->cols <= TINY_ENTRIES;
 }
 
 static double milliseconds(void)

@@ -24,15 +24,16 @@ struct fire_slot;
 struct polar_space;
 
 #define TINY_LANES_MAX 8u
-#define TINY_COLS_MAX  16u
-#define TINY_ROWS_MAX  256u /* a group in lanes stays within the second-level cache */
-#define TINY_STEPS_MAX 9u   /* Newton steps; what needs more is not for this way */
+#define TINY_COLS_MAX  32u /* from here on a matrix fills the registers by itself */
+#define TINY_ROWS_MAX  256u
+#define TINY_ENTRIES   4096u /* most; a group in lanes stays within the second-level cache */
+#define TINY_STEPS_MAX 9u    /* Newton steps; what needs more is not for this way */
 
 /* Entries of a group's space, each as wide as there are lanes: the matrix, what may be read behind
- * its end, and symmetric matrices of 10 blocks of 16. */
+ * its end, and symmetric matrices of 36 blocks of 16. */
 #define TINY_SLACK    (4u * TINY_COLS_MAX)
 #define TINY_MATRICES 5u
-#define TINY_MATRIX   160u
+#define TINY_MATRIX   576u
 
 enum tiny_end {
     TINY_UNFIT,  /* nothing was computed */
