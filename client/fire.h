@@ -25,7 +25,7 @@
 #include "status.h"
 #include "tensor.h"
 
-#define FIRE_VERSION "0.1.0"
+#define FIRE_VERSION "0.2.0"
 
 struct fire_client;
 
@@ -79,7 +79,7 @@ FIRE_NODISCARD enum fire_status fire_client_analyze(struct fire_client *client,
                                                     struct fire_tensor *tensors, size_t count,
                                                     uint32_t statistics, struct fire_error *error);
 
-/* The running library's version, "0.1.0". */
+/* The running library's version, "0.2.0". */
 const char *fire_version(void);
 
 /* The binding-friendly door: no struct to lay out, for Python's ctypes and the like. */

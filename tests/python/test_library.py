@@ -70,4 +70,4 @@ def test_the_client_says_what_computes(client):
     caps = client.caps()
     assert caps["threads"] == 2
     assert caps["path"] in ("portable", "avx2", "avx512", "amx")
-    assert caps["version"] == "0.1.0"
+    assert caps["version"] == "0.2.0"

@@ -1,0 +1,1 @@
+typedef int fire_work_is_not_written_yet;

@@ -1,0 +1,88 @@
+/* config: every setting of the daemon, from one table.
+ *
+ * A value comes from the default, then the file (YAML, --config), then FIRED_<NAME>, then the flag
+ * --<name> (underscores as dashes); the last one wins and its origin is remembered for
+ * --print-config. Range checks, help, --print-config and deploy/fired.yaml come from the table. */
+#ifndef FIRED_CONFIG_H
+#define FIRED_CONFIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "log.h"
+#include "status.h"
+#include "tenant.h"
+
+#define CONFIG_LISTEN_MAX  16u
+#define CONFIG_TENANTS_MAX 256u
+#define CONFIG_TEXT_BYTES  4096u
+
+/* Limits of one tenant, from the file's `tenants:` list. */
+struct config_tenant {
+    char name[TENANT_NAME_BYTES];
+    struct tenant_limits limits;
+};
+
+struct config {
+    /* Addresses: "unix:PATH", "127.0.0.1:8470", "[::1]:8470"; port 0 picks a free one. */
+    char *listen[CONFIG_LISTEN_MAX];
+    uint32_t listen_count;
+    char *http;        /* "127.0.0.1:8471", or "off" */
+    char *state_dir;   /* history, lock files of ports */
+    char *runtime_dir; /* the default unix socket, lock files of sockets */
+    bool insecure_anywhere; /* listen beyond loopback without TLS; said in words:
+                             * insecure_anywhere: "I know that weights travel unprotected" */
+
+    uint32_t threads; /* CPU pool; 0: all cores */
+    char *path;       /* auto, portable, avx2, avx512, amx */
+    uint32_t nice;    /* how much less urgent compute threads are than the loop; default 5 */
+
+    uint64_t memory_budget_bytes; /* all of it; 0: a quarter of the machine's or cgroup's memory */
+    uint32_t slab_percent;        /* of the budget for slots; the rest is for messages */
+    uint64_t message_bytes_max;   /* unary; default 16 MiB */
+    uint64_t tensor_bytes_max;    /* one tensor of a stream */
+    uint64_t stream_window_bytes; /* of one stream in flight; default 64 MiB */
+
+    uint32_t deadline_ms_default;        /* unary without a deadline */
+    uint32_t stream_deadline_ms_default; /* streams without one */
+    uint32_t idle_ms_max;                /* a caller that neither reads nor sends so long is cut */
+    uint32_t drain_ms_max;
+
+    uint32_t delay_us;
+    uint32_t batch_target_us;
+    uint32_t batch_matrices_max;
+    uint32_t jobs_max;
+    uint32_t bulk_age_ms;
+    bool batching;
+
+    uint32_t calls_max;            /* at once, all tenants */
+    struct tenant_limits tenant;   /* defaults: tenant_weight, tenant_bytes_max, … */
+    struct config_tenant *tenants; /* from the file */
+    uint32_t tenant_count;
+
+    char *tls_certificate; /* PEM; empty: no TLS */
+    char *tls_key;
+    char *tls_client_ca;   /* PEM; set: clients must have a certificate of it */
+    char *credentials;     /* file of tokens, certificates and rules (auth.h); empty: none */
+
+    enum log_level log_level;
+    enum log_format log_format;
+};
+
+/* Reads defaults, file, environment and flags. `argv` as main() got it. On a mistake `error` says
+ * which setting, from where, and what is allowed. */
+FIRE_NODISCARD enum fire_status config_load(struct config *config, int argc, char **argv,
+                                            struct fire_error *error);
+void config_release(struct config *config);
+
+/* The same again for SIGHUP: `fresh` is a new config from the same file, environment and flags. */
+FIRE_NODISCARD enum fire_status config_reload(const struct config *config, struct config *fresh,
+                                              struct fire_error *error);
+
+/* Cross-checks: TLS files in pairs, a non-loopback address without TLS, budget against limits. */
+FIRE_NODISCARD enum fire_status config_check(const struct config *config, struct fire_error *error);
+
+/* Every setting: name, value, origin, meaning. As YAML that config_load() reads back. */
+void config_print(const struct config *config);
+
+#endif

@@ -1,0 +1,2 @@
+/* cost */
+typedef int fired_cost_is_not_written_yet;

@@ -1,0 +1,29 @@
+/* cost: how long a device will take, from flops.
+ *
+ * A plan's flops are bounded from its shape and steps; the device's rate is calibrated at start by
+ * running real batches of a few shapes and corrected by what each batch took, per size class (the
+ * short side's power of two). Loop thread. */
+#ifndef FIRED_COST_H
+#define FIRED_COST_H
+
+#include <stdint.h>
+
+#include "plan.h"
+
+#define COST_CLASSES 18
+
+struct cost_model {
+    double seconds_per_flop[COST_CLASSES]; /* device time of a full batch; by class of short side */
+    double batch_overhead_s;               /* what a batch costs beyond its matrices */
+};
+
+/* Flops of one matrix, statistics included. */
+double cost_flops(const struct fire_plan *plan);
+/* Estimated device seconds of `matrix_count` matrices in one batch. */
+double cost_seconds(const struct cost_model *model, const struct fire_plan *plan,
+                    uint32_t matrix_count);
+/* Learns from a batch that took `seconds`. */
+void cost_learn(struct cost_model *model, const struct fire_plan *plan, uint32_t matrix_count,
+                double seconds);
+
+#endif

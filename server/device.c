@@ -1,0 +1,2 @@
+/* device */
+typedef int fired_device_is_not_written_yet;

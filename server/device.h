@@ -1,0 +1,75 @@
+/* device: one executor. Takes closed batches, runs them on a backend, hands them back to the loop.
+ *
+ * device_submit() never waits. At most DEVICE_BATCHES_MAX batches are with a device; each batch
+ * object is allocated at open with room for all its slots. If the backend loses the device, the
+ * batches that were with it come back with FIRE_DEVICE_LOST and the device is out of service. */
+#ifndef FIRED_DEVICE_H
+#define FIRED_DEVICE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "backend.h"
+#include "cost.h"
+#include "job.h"
+
+#define DEVICE_BATCHES_MAX 3u
+
+/* A closed batch: jobs in order, and their slots in one array. */
+struct batch {
+    struct fire_batch work;
+    struct fire_slot *slots;
+    uint32_t slot_room;
+    uint64_t id;
+    struct bucket *bucket;
+    enum close_reason reason;
+    struct job *first; /* through job.next */
+    struct job *last;
+    double cost_s;
+    uint64_t started_ns;  /* when the device began it */
+    uint64_t finished_ns;
+    enum fire_status status;
+    struct batch *next; /* the device's */
+    bool in_use;        /* the scheduler's */
+};
+
+struct device;
+
+/* Called on the loop thread for each batch, in the order submitted. */
+typedef void (*device_done)(struct device *device, struct batch *batch, void *data);
+
+struct device_settings {
+    const struct fire_backend *backend;
+    struct fire_backend_settings backend_settings;
+    uint32_t index;
+    uint32_t slots_max; /* matrices of one batch */
+};
+
+/* Opens the backend's device, checks it against the float64 reference on a few shapes (a device
+ * that fails is FIRE_DEVICE_LOST and stays out), calibrates its cost model, starts the executor. */
+FIRE_NODISCARD enum fire_status device_open(uv_loop_t *loop, const struct device_settings *settings,
+                                            device_done done, void *data, struct device **device,
+                                            struct fire_error *error);
+/* Waits for what runs; `closed` is called on the loop when the last handle is gone. */
+void device_close(struct device *device, void (*closed)(void *data), void *data);
+
+/* A batch object that is free, or NULL. */
+struct batch *device_free_batch(struct device *device);
+void device_submit(struct device *device, struct batch *batch);
+
+uint32_t device_running(const struct device *device);     /* batches with it */
+double device_backlog_s(const struct device *device);     /* estimated seconds left of them */
+bool device_in_service(const struct device *device);
+void device_caps(const struct device *device, struct fire_caps *caps);
+const char *device_backend_name(const struct device *device);
+struct cost_model *device_cost(struct device *device);
+double device_busy_s(const struct device *device);        /* since start */
+uint64_t device_batches(const struct device *device);
+uint64_t device_matrices(const struct device *device);
+
+/* Host memory for the arena, page-locked where the device wants that. */
+void *device_host_alloc(struct device *device, size_t bytes);
+void device_host_free(struct device *device, void *memory);
+
+#endif

@@ -1,0 +1,2 @@
+/* http */
+typedef int fired_http_is_not_written_yet;

@@ -1,0 +1,19 @@
+/* http: /metrics, /healthz, /readyz on libmicrohttpd inside the loop: its epoll descriptor is a
+ * uv_poll, its timeout a uv_timer; no thread of its own. Checks Host and Origin against rebinding,
+ * and every path with auth_check("http/<path>"). */
+#ifndef FIRED_HTTP_H
+#define FIRED_HTTP_H
+
+#include <uv.h>
+
+#include "server.h"
+
+struct http;
+
+/* Listens on `address` ("127.0.0.1:8471"; port 0 picks one). TLS as for gRPC when configured. */
+FIRE_NODISCARD enum fire_status http_open(struct server *server, const char *address,
+                                          struct http **http, struct fire_error *error);
+void http_close(struct http *http, void (*closed)(void *data), void *data);
+uint16_t http_port(const struct http *http);
+
+#endif

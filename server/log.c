@@ -1,0 +1,2 @@
+/* log */
+typedef int fired_log_is_not_written_yet;

@@ -1,0 +1,118 @@
+/* rpc_call: one remote call: its operations, buffers and end.
+ *
+ * rpc_server makes a call for each that arrives, checks auth, tenant and limits, starts
+ * RECV_CLOSE_ON_SERVER as a batch of its own, arms the deadline timer, and calls method->start.
+ * From then on the method drives it with the functions below, all on the loop thread.
+ *
+ * The end: a method calls rpc_call_finish() exactly once, unless `ended` was called first (caller
+ * gone, deadline passed, cut off, server cancelled): then the base has sent or will send the
+ * status itself, and the method only drops its work. After either, `release` is called when the
+ * last reference is gone (batches returned, rpc_call_hold() undone); it frees the method's state.
+ *
+ * Every call has a deadline: the caller's or the default. At that moment the base sends
+ * DEADLINE_EXCEEDED, observes METRIC_EXPIRED_LATENESS and calls `ended`. */
+#ifndef FIRED_RPC_CALL_H
+#define FIRED_RPC_CALL_H
+
+#include <grpc/grpc.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "server.h"
+#include "status.h"
+
+struct rpc_call;
+
+enum rpc_kind {
+    RPC_UNARY,        /* small request: core reads it before start() (initial byte buffer) */
+    RPC_UNARY_TENSOR, /* message_bytes_max is reserved from the budget before it is received */
+    RPC_SERVER_STREAM, /* small request, many answers (Health/Watch) */
+    RPC_STREAM,       /* bidirectional */
+};
+
+struct rpc_method {
+    const char *path; /* "/fire.v1.ReinitService/Reinit" */
+    enum rpc_kind kind;
+    size_t state_bytes; /* of rpc_call_state(), zeroed */
+    bool open_while_draining; /* health and reflection answer until the end */
+
+    /* A call begins. For RPC_UNARY and RPC_SERVER_STREAM nothing need be done: `message` follows. */
+    void (*start)(struct rpc_call *call);
+    /* A message that was asked for by rpc_call_receive() (or, for small unary, the request). NULL:
+     * the caller has half-closed. The method owns `message` and destroys it; its bytes have been
+     * charged to the budget and tenant as rpc_call_receive() says. */
+    void (*message)(struct rpc_call *call, grpc_byte_buffer *message);
+    /* The message given to rpc_call_send() has been taken by core; the next may be sent. */
+    void (*sent)(struct rpc_call *call);
+    /* The call is over without our doing: FIRE_CANCELLED or FIRE_TOO_LATE. Drop the work. */
+    void (*ended)(struct rpc_call *call, enum fire_status why);
+    /* The last reference is gone. */
+    void (*release)(struct rpc_call *call);
+};
+
+/* What stands in a status beside code and message. */
+struct rpc_failure {
+    const char *reason; /* UPPER_SNAKE for ErrorInfo; NULL: from the status */
+    const char *field;  /* BadRequest field path, or NULL */
+    uint32_t retry_ms;  /* RetryInfo; 0: none */
+};
+
+void *rpc_call_state(struct rpc_call *call);
+struct server *rpc_call_server(struct rpc_call *call);
+struct tenant *rpc_call_tenant(struct rpc_call *call);
+const struct rpc_method *rpc_call_method(const struct rpc_call *call);
+uint64_t rpc_call_id(const struct rpc_call *call);
+uint64_t rpc_call_deadline_ns(const struct rpc_call *call); /* CLOCK_MONOTONIC */
+uint64_t rpc_call_started_ns(const struct rpc_call *call);
+bool rpc_call_over(const struct rpc_call *call); /* finished or ended: results go nowhere */
+
+/* Asks for the next message. For RPC_UNARY_TENSOR and RPC_STREAM `bytes_max` is first reserved from
+ * the message budget and the tenant's bytes in flight: FIRE_BUSY (the call is then still open: the
+ * method decides) when there is no room. When the message arrives the reservation shrinks to its
+ * real size, which the method gives back with rpc_call_discharge() once it has destroyed the
+ * message. */
+FIRE_NODISCARD enum fire_status rpc_call_receive(struct rpc_call *call, uint64_t bytes_max,
+                                                 struct fire_error *error);
+void rpc_call_discharge(struct rpc_call *call, uint64_t bytes);
+
+/* Sends one message, of which the call takes ownership. One at a time: wait for `sent`. When the
+ * caller does not read for idle_ms_max it is cut off: counted, RESOURCE_EXHAUSTED, `ended`. */
+void rpc_call_send(struct rpc_call *call, grpc_byte_buffer *message);
+
+/* True between rpc_call_send() and `sent`. */
+bool rpc_call_sending(const struct rpc_call *call);
+
+/* A caller that owes us a message and does not send for idle_ms_max is cut off the same way:
+ * receive() starts that clock for RPC_STREAM and RPC_UNARY_TENSOR. A stream that legitimately waits
+ * for us (all it sent is being computed) stops it with rpc_call_expect(call, false). */
+void rpc_call_expect(struct rpc_call *call, bool expected);
+
+/* Ends the call: FIRE_OK, or a status with message and google.rpc details from `error` and
+ * `failure` (both may be NULL). Counts refusals by reason. */
+void rpc_call_finish(struct rpc_call *call, enum fire_status status, const struct fire_error *error,
+                     const struct rpc_failure *failure);
+
+/* References for work on other threads. Hold on the loop; drop on the loop. */
+void rpc_call_hold(struct rpc_call *call);
+void rpc_call_drop(struct rpc_call *call);
+
+/* rpc_error: google.rpc.Status bytes for grpc-status-details-bin; the caller unrefs the slice. */
+grpc_slice rpc_error_details(grpc_status_code code, const struct fire_error *error,
+                             const struct rpc_failure *failure);
+grpc_status_code rpc_code(enum fire_status status);
+const char *rpc_reason(enum fire_status status); /* "BAD_REQUEST", "BUSY", … */
+
+/* The methods, one file each. */
+extern const struct rpc_method rpc_reinit_method;         /* rpc_reinit.c */
+extern const struct rpc_method rpc_analyze_method;        /* rpc_reinit.c */
+extern const struct rpc_method rpc_reinit_stream_method;  /* rpc_stream.c */
+extern const struct rpc_method rpc_analyze_stream_method; /* rpc_stream.c */
+extern const struct rpc_method rpc_status_method;         /* rpc_admin.c */
+extern const struct rpc_method rpc_drain_method;          /* rpc_admin.c */
+extern const struct rpc_method rpc_set_log_level_method;  /* rpc_admin.c */
+extern const struct rpc_method rpc_health_check_method;   /* rpc_health.c */
+extern const struct rpc_method rpc_health_watch_method;   /* rpc_health.c */
+extern const struct rpc_method rpc_reflection_method;       /* rpc_reflection.c, v1 */
+extern const struct rpc_method rpc_reflection_alpha_method; /* rpc_reflection.c, v1alpha */
+
+#endif

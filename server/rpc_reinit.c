@@ -1,0 +1,2 @@
+/* rpc_reinit */
+typedef int fired_rpc_reinit_is_not_written_yet;

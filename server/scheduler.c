@@ -1,0 +1,2 @@
+/* scheduler */
+typedef int fired_scheduler_is_not_written_yet;

@@ -1,0 +1,2 @@
+/* tenant */
+typedef int fired_tenant_is_not_written_yet;

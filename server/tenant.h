@@ -1,0 +1,59 @@
+/* tenant: who asks, what is allowed, and what has been used.
+ *
+ * Loop thread only, so numbers are plain. A tenant lives as long as the table: pointers stay valid.
+ * The table has a fixed most; a name beyond it is FIRE_BUSY. */
+#ifndef FIRED_TENANT_H
+#define FIRED_TENANT_H
+
+#include <stdint.h>
+
+#include "status.h"
+
+#define TENANT_NAME_BYTES 64
+#define TENANTS_MAX       1024u
+
+struct tenant_limits {
+    double weight;               /* share of device time against other tenants; default 1 */
+    uint64_t bytes_in_flight_max;
+    uint32_t streams_max;
+    uint32_t calls_max;
+    double device_share_max; /* of device time over the last second or so, 0..1; 1: no limit */
+};
+
+struct tenant {
+    char name[TENANT_NAME_BYTES];
+    struct tenant_limits limits;
+    uint64_t bytes_in_flight;
+    uint32_t streams;
+    uint32_t calls;
+    uint64_t calls_total;
+    uint64_t refusals_total;
+    double device_seconds;
+    double virtual_seconds; /* the scheduler's: weighted device time used */
+    uint32_t jobs_waiting;  /* the scheduler's: matrices */
+    double recent_seconds;  /* the scheduler's: device time of late, decaying */
+    uint64_t recent_at_ns;
+};
+
+struct tenants;
+
+FIRE_NODISCARD enum fire_status tenants_open(const struct tenant_limits *defaults,
+                                             struct tenants **tenants);
+void tenants_close(struct tenants *tenants); /* NULL is allowed */
+
+/* The tenant of that name, made with the default limits if it is new. Names are 1 to 63 of
+ * [A-Za-z0-9._-]; anything else is FIRE_BAD_REQUEST. */
+FIRE_NODISCARD enum fire_status tenants_find(struct tenants *tenants, const char *name,
+                                             struct tenant **tenant, struct fire_error *error);
+
+/* New default limits (reload): apply to every tenant without limits of its own. */
+void tenants_set_defaults(struct tenants *tenants, const struct tenant_limits *defaults);
+/* Limits of one tenant by name, now and when it appears. */
+FIRE_NODISCARD enum fire_status tenants_set_limits(struct tenants *tenants, const char *name,
+                                                   const struct tenant_limits *limits,
+                                                   struct fire_error *error);
+
+uint32_t tenants_count(const struct tenants *tenants);
+struct tenant *tenants_at(struct tenants *tenants, uint32_t index);
+
+#endif
