@@ -17,6 +17,16 @@
 #define CONFIG_TENANTS_MAX 256u
 #define CONFIG_TEXT_BYTES  4096u
 
+/* What the command line asks for; --help ends the process itself. */
+enum config_action {
+    CONFIG_SERVE,
+    CONFIG_PRINT,      /* --print-config */
+    CONFIG_CHECK,      /* --check-config */
+    CONFIG_SELFTEST,   /* --selftest */
+    CONFIG_HASH_TOKEN, /* --hash-token */
+    CONFIG_VERSION,    /* --version */
+};
+
 /* Limits of one tenant, from the file's `tenants:` list. */
 struct config_tenant {
     char name[TENANT_NAME_BYTES];
@@ -24,6 +34,8 @@ struct config_tenant {
 };
 
 struct config {
+    enum config_action action;
+
     /* Addresses: "unix:PATH", "127.0.0.1:8470", "[::1]:8470"; port 0 picks a free one. */
     char *listen[CONFIG_LISTEN_MAX];
     uint32_t listen_count;
@@ -37,7 +49,8 @@ struct config {
     char *path;       /* auto, portable, avx2, avx512, amx */
     uint32_t nice;    /* how much less urgent compute threads are than the loop; default 5 */
 
-    uint64_t memory_budget_bytes; /* all of it; 0: a quarter of the machine's or cgroup's memory */
+    uint64_t memory_budget_bytes; /* all of it; config_load() makes 0 a quarter of the
+                                   * machine's or cgroup's memory */
     uint32_t slab_percent;        /* of the budget for slots; the rest is for messages */
     uint64_t message_bytes_max;   /* unary; default 16 MiB */
     uint64_t tensor_bytes_max;    /* one tensor of a stream */
