@@ -28,11 +28,26 @@ struct log_field {
     };
 };
 
-#define LOG_TEXT(name, value) { .kind = LOG_KIND_TEXT, .key = (name), .text = (value) }
-#define LOG_U64(name, value)  { .kind = LOG_KIND_U64, .key = (name), .u64 = (value) }
-#define LOG_I64(name, value)  { .kind = LOG_KIND_I64, .key = (name), .i64 = (value) }
-#define LOG_F64(name, value)  { .kind = LOG_KIND_F64, .key = (name), .f64 = (value) }
-#define LOG_BOOL(name, value) { .kind = LOG_KIND_BOOL, .key = (name), .flag = (value) }
+#define LOG_TEXT(name, value)                                                                      \
+    {                                                                                              \
+        .kind = LOG_KIND_TEXT, .key = (name), .text = (value)                                      \
+    }
+#define LOG_U64(name, value)                                                                       \
+    {                                                                                              \
+        .kind = LOG_KIND_U64, .key = (name), .u64 = (value)                                        \
+    }
+#define LOG_I64(name, value)                                                                       \
+    {                                                                                              \
+        .kind = LOG_KIND_I64, .key = (name), .i64 = (value)                                        \
+    }
+#define LOG_F64(name, value)                                                                       \
+    {                                                                                              \
+        .kind = LOG_KIND_F64, .key = (name), .f64 = (value)                                        \
+    }
+#define LOG_BOOL(name, value)                                                                      \
+    {                                                                                              \
+        .kind = LOG_KIND_BOOL, .key = (name), .flag = (value)                                      \
+    }
 
 void log_set_level(enum log_level level);
 enum log_level log_get_level(void);
@@ -43,15 +58,16 @@ const char *log_level_name(enum log_level level);
 /* `fields` ends with LOG_END. Use the macros. */
 void log_write(enum log_level level, const char *event, const struct log_field *fields);
 
-/* The text of one line without writing it, for tests. Returns its length; what does not fit is cut
- * at a field. */
+/* The text of one line without writing it, for tests: the event's name, level and time (UTC), then
+ * the fields, then a newline and a NUL. Returns its length without the NUL; what does not fit is
+ * cut at a field and the field `cut=true` says so. 0 when not even the first three fit. */
 size_t log_line(enum log_format format, enum log_level level, const char *event,
                 const struct log_field *fields, char *text, size_t text_bytes);
 
 #define log_at(level, event, ...)                                                                  \
     ((level) <= log_get_level()                                                                    \
          ? log_write((level), (event),                                                             \
-                     (const struct log_field[]){ __VA_ARGS__ __VA_OPT__(, ) { .kind = LOG_END } }) \
+                     (const struct log_field[]){ __VA_ARGS__ __VA_OPT__(, ){ .kind = LOG_END } })  \
          : (void)0)
 #define log_error(event, ...) log_at(LOG_ERROR, event, __VA_ARGS__)
 #define log_warn(event, ...)  log_at(LOG_WARN, event, __VA_ARGS__)
