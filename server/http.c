@@ -189,6 +189,7 @@ static enum fire_status make_page(struct http *http, struct MHD_Connection *conn
     const char *host = header_of(connection, MHD_HTTP_HEADER_HOST);
     const char *origin = header_of(connection, MHD_HTTP_HEADER_ORIGIN);
     struct fire_error error = { 0 };
+    enum fire_status status;
 
     if (!host_is_ours(host) || (origin && !origin_is_ours(origin, host)))
         return page_text(page, MHD_HTTP_FORBIDDEN,
@@ -198,12 +199,12 @@ static enum fire_status make_page(struct http *http, struct MHD_Connection *conn
         return page_text(page, MHD_HTTP_NOT_FOUND, "try /metrics, /healthz or /readyz\n");
     if (strcmp(verb, MHD_HTTP_METHOD_GET) != 0 && strcmp(verb, MHD_HTTP_METHOD_HEAD) != 0)
         return page_text(page, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET and HEAD\n");
-    switch (check_caller(http, connection, route->method, &error)) {
-    case FIRE_OK: return route->make(http->server, page);
-    case FIRE_UNAUTHENTICATED:
+    status = check_caller(http, connection, route->method, &error);
+    if (status == FIRE_UNAUTHENTICATED)
         return page_text(page, MHD_HTTP_UNAUTHORIZED, "a bearer token is needed\n");
-    default: return page_text(page, MHD_HTTP_FORBIDDEN, "not allowed\n");
-    }
+    if (status != FIRE_OK)
+        return page_text(page, MHD_HTTP_FORBIDDEN, "not allowed\n");
+    return route->make(http->server, page);
 }
 
 static enum MHD_Result answer(struct http *http, struct MHD_Connection *connection,
