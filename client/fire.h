@@ -1,20 +1,32 @@
 /* fire.h: libfire, the C library of fired.
  *
- * A client turns tensors into their nearest isometries and says what happened. This version
- * computes in the calling process (fire_client_open_local); the same calls will reach a daemon.
+ * A client turns tensors into their nearest isometries and says what happened: in this process
+ * (fire_client_open_local), or by a daemon (fire_client_open_remote). The calls are the same.
  *
  *     struct fire_client *client;
- *     struct fire_error error;
- *     if (fire_client_open_local(NULL, &client, &error) != FIRE_OK) ...
+ *     if (fire_client_open_remote(NULL, &client, NULL) != FIRE_OK)
+ *         errx(1, "%s", fire_last_error());
  *     struct fire_tensor tensor = { .name = "fc.weight", .dtype = FIRE_F32,
  *                                   .shape = { 2, { 256, 784 } }, .data = w, .out = w };
- *     fire_options_preset(&tensor.options, "fire", &error);
- *     fire_client_reinit(client, &tensor, 1, FIRE_STATISTICS_BASIC, &error);
+ *     fire_options_preset(&tensor.options, "fire", NULL);
+ *     if (fire_client_reinit(client, &tensor, 1, FIRE_STATISTICS_BASIC, NULL) != FIRE_OK)
+ *         errx(1, "%s", fire_last_error());
  *     printf("DfI %g -> %g\n", tensor.result.before.dfi, tensor.result.after.dfi);
  *     fire_client_close(client);
- */
+ *
+ * Programs that send much through a daemon gain up to a factor of two from
+ * mallopt(M_TRIM_THRESHOLD, 1 << 30), M_TOP_PAD of 16 MiB and M_MMAP_THRESHOLD of 32 MiB at their
+ * start: gRPC allocates what it receives. The library leaves malloc alone.
+ *
+ * fork: a remote client starts threads with its first call and not before. Open or first use it
+ * after fork(); once a process has used one, a child of it may not (the call says so) unless it
+ * calls exec(). A local client starts threads when it is opened. */
 #ifndef FIRE_H
 #define FIRE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 #include "backend.h"
 #include "options.h"
@@ -27,12 +39,34 @@
 
 #define FIRE_VERSION "0.2.0"
 
-struct fire_client;
+struct fire_client; /* local or remote */
+
+/* A tensor of optimizer state that belongs to a weight. The library reads `data` and writes what
+ * options.state_policy makes of it to `out`; with state_scope touched, state of a weight that was
+ * not projected is kept. Analyze ignores state. */
+struct fire_state_tensor {
+    enum fire_state_slot slot;
+    enum fire_dtype dtype;
+    uint32_t integer_bytes;  /* 0: floating, as `dtype` says; 4 or 8: signed, slot `step` only */
+    struct fire_shape shape; /* the weight's; of `step` any, 0 axes are a scalar */
+    const void *data;
+    void *out;                     /* may be `data` */
+    enum fire_state_policy action; /* written: what was done */
+};
+
+/* In which batch a daemon computed a tensor; all 0 and NULL for a local client. */
+struct fire_batch_info {
+    uint64_t id;              /* as in the daemon's log; the last one if there were several */
+    uint32_t size;            /* matrices in it, other callers' included */
+    const char *close_reason; /* "idle", "full", "end-of-set", "deadline", "delay" or "drain" */
+    double queue_ms;          /* from complete arrival to the start of the batch */
+    double compute_ms;        /* the device worked on the batch */
+};
 
 /* A weight tensor of the caller's. The library reads `data` and writes `out` (which may be `data`
  * itself) and `result`; everything else is the caller's. */
 struct fire_tensor {
-    const char *name; /* used in messages; NULL is allowed */
+    const char *name; /* used in messages and to seed completion; NULL is allowed */
     enum fire_dtype dtype;
     struct fire_shape shape;
     struct fire_options options;
@@ -46,6 +80,10 @@ struct fire_tensor {
     uint64_t unit_count;
     const void *gradient; /* same shape as the weight, or NULL */
     enum fire_dtype gradient_dtype;
+    /* Optional: optimizer state that changes with the weight. */
+    struct fire_state_tensor *states;
+    size_t state_count;
+    struct fire_batch_info batch; /* written */
 };
 
 struct fire_local_settings {
@@ -59,9 +97,48 @@ struct fire_local_settings {
 FIRE_NODISCARD enum fire_status fire_client_open_local(const struct fire_local_settings *settings,
                                                        struct fire_client **client,
                                                        struct fire_error *error);
-void fire_client_close(struct fire_client *client); /* NULL is allowed */
 
-/* What computes. */
+/* How urgent a daemon takes a call. */
+enum fire_priority { FIRE_PRIORITY_NORMAL, FIRE_PRIORITY_INTERACTIVE, FIRE_PRIORITY_BULK };
+
+/* Texts are copied and files read when the client is opened. */
+struct fire_remote_settings {
+    const char *address; /* "unix:PATH" or "HOST:PORT"; NULL: $FIRED_ADDR, or else the socket of a
+                            daemon with default settings if it is there, or 127.0.0.1:8470 */
+    const char *tenant;  /* who asks, where the daemon has no credentials; NULL: "local" */
+    const char *token;   /* bearer token; NULL: $FIRED_TOKEN, or none */
+    const char *ca_file; /* PEM; not NULL: TLS, and the daemon's certificate must come from it */
+    const char *certificate_file; /* PEM, for a daemon that asks for one; with key_file */
+    const char *key_file;
+    const char *server_name; /* in the daemon's certificate; NULL: the host of the address */
+    double deadline_s;       /* of a set, retries included; 0: 60 s, or 3600 s when it streams */
+    uint32_t retries_max;    /* of a set; 0: 5; FIRE_RETRIES_NONE: none */
+    enum fire_priority priority;
+    const char *run; /* the training run, for the daemon's history; at most 128 bytes */
+    int64_t step;    /* its step */
+};
+#define FIRE_RETRIES_NONE UINT32_MAX
+
+/* Opens a client of a daemon. NULL settings mean the defaults. Nothing is sent yet: whether the
+ * daemon answers shows with the first call. On success the caller owns `*client`; on failure it is
+ * NULL. Any number of threads may use the client at once.
+ *
+ * Sets of up to 8 MiB travel as one message; larger ones are streamed from the caller's memory
+ * without a copy, and answers are written to `out` as they arrive (to an `out` that is `data` only
+ * when the tensor's answer is complete). A set is tried again after UNAVAILABLE, or when the daemon
+ * says when to come back, with exponential backoff and jitter, within `retries_max`, the client's
+ * retry budget (10 at once, one more for every 10 sets that went well) and the deadline. That is
+ * safe: the answer depends on the request alone, and what was answered is not asked again. */
+FIRE_NODISCARD enum fire_status fire_client_open_remote(const struct fire_remote_settings *settings,
+                                                        struct fire_client **client,
+                                                        struct fire_error *error);
+
+/* Cancels what runs (callbacks come with FIRE_CANCELLED before this returns). NULL is allowed. Not
+ * from a callback. */
+void fire_client_close(struct fire_client *client);
+
+/* What computes. Of a daemon: `name` is its address, `path` the code that computed the last answer
+ * (empty before the first), `threads` 0: unknown. */
 void fire_client_caps(const struct fire_client *client, struct fire_caps *caps);
 
 /* Projects `count` tensors; matrices of one shape and plan are batched across them. Returns FIRE_OK
@@ -69,7 +146,8 @@ void fire_client_caps(const struct fire_client *client, struct fire_caps *caps);
  * wrong shape, impossible target) the others are still done, that one's `out` is not written, its
  * `error` says why, its action is refused, and the call returns the first such error. If the device
  * fails in the middle of a tensor, an `out` that is `data` gets its old bytes back, any other `out`
- * is undefined. `statistics` is a set of FIRE_STATISTICS_*. One call at a time per client. */
+ * is undefined. State is done like its weight: a bad one refuses it. `statistics` is a set of
+ * FIRE_STATISTICS_*. `error` may be NULL. One call at a time per local client. */
 FIRE_NODISCARD enum fire_status fire_client_reinit(struct fire_client *client,
                                                    struct fire_tensor *tensors, size_t count,
                                                    uint32_t statistics, struct fire_error *error);
@@ -79,6 +157,44 @@ FIRE_NODISCARD enum fire_status fire_client_analyze(struct fire_client *client,
                                                     struct fire_tensor *tensors, size_t count,
                                                     uint32_t statistics, struct fire_error *error);
 
+enum fire_operation { FIRE_REINIT, FIRE_ANALYZE };
+
+/* A set of tensors on its way. It, the tensors and their memory stay the caller's and must be left
+ * alone until it is done. */
+struct fire_set {
+    struct fire_tensor *tensors;
+    size_t count;
+    uint32_t statistics; /* FIRE_STATISTICS_* */
+    enum fire_operation operation;
+    /* NULL, or called once when the set is done, on the client's own thread (of a local client:
+     * from fire_client_start()). It may start other sets but not wait or close. The library does
+     * not look at the set after the call, so it may free it. */
+    void (*done)(struct fire_set *set, void *data);
+    void *data;
+    /* Written. */
+    enum fire_status status; /* as fire_client_reinit() returns */
+    struct fire_error error;
+    int code;       /* gRPC status code when the daemon refused, else 0 */
+    void *internal; /* the library's */
+};
+
+/* Begins a set and returns; a local client computes it before it returns. Failing means that it was
+ * not begun: no callback comes. */
+FIRE_NODISCARD enum fire_status fire_client_start(struct fire_client *client, struct fire_set *set,
+                                                  struct fire_error *error);
+
+/* Waits until `set` (one without a callback) is done, or all sets of the client and their callbacks
+ * (NULL), but at most `seconds`; negative: without limit. True when done. */
+bool fire_client_wait(struct fire_client *client, const struct fire_set *set, double seconds);
+
+/* Asks for the end of what runs: sets not done yet end with FIRE_CANCELLED. Wait for it. Tensors
+ * already answered keep their answers. */
+void fire_client_cancel(struct fire_client *client);
+
+/* The message of the last call of the library that failed in this thread: what is wrong and what to
+ * do. Never NULL; valid until the thread's next failure. */
+const char *fire_last_error(void);
+
 /* The running library's version, "0.2.0". */
 const char *fire_version(void);
 
@@ -87,6 +203,11 @@ const char *fire_version(void);
 /* fire_client_open_local() with `threads` (0: all) and `path` (NULL or "auto", …). */
 FIRE_NODISCARD enum fire_status fire_client_open_flat(uint32_t threads, const char *path,
                                                       struct fire_client **client);
+
+/* fire_client_open_remote() with an address, tenant and token (each may be NULL). */
+FIRE_NODISCARD enum fire_status fire_client_open_remote_flat(const char *address,
+                                                             const char *tenant, const char *token,
+                                                             struct fire_client **client);
 
 /* Projects `count` tensors of one shape that lie one after another in `data`, into `out` (which may
  * be `data`; NULL only analyzes). `preset` NULL means "fire"; `set_pairs` is NULL or key=value

@@ -19,7 +19,8 @@ enum firectl_exit {
     FIRECTL_DONE = 0,
     FIRECTL_FAILED = 1,
     FIRECTL_USAGE = 2,
-    FIRECTL_CROSSED = 3, /* a --fail-if threshold */
+    FIRECTL_CROSSED = 3,  /* a --fail-if threshold */
+    FIRECTL_REFUSED = 64, /* plus the gRPC code, when the daemon refused */
 };
 
 enum firectl_command {
@@ -61,6 +62,18 @@ struct firectl_args {
     const char *path;
     uint32_t threads;
     double deadline_s; /* 0: none */
+    /* A daemon. */
+    bool local;          /* --local */
+    const char *address; /* --addr, or FIRED_ADDR without --local; NULL: none was named */
+    const char *token;   /* NULL: FIRED_TOKEN, as libfire has it */
+    const char *tenant;
+    const char *ca_file;
+    const char *certificate_file;
+    const char *key_file;
+    const char *server_name;
+    enum fire_priority priority;
+    const char *run;
+    int64_t step;
     bool json;
     bool dry_run;
     bool per_matrix;

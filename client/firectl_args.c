@@ -41,6 +41,15 @@ enum {
     KEY_NO_COLOR,
     KEY_LOCAL,
     KEY_ADDR,
+    KEY_TOKEN,
+    KEY_TENANT,
+    KEY_CA,
+    KEY_CERT,
+    KEY_KEY,
+    KEY_SERVER_NAME,
+    KEY_PRIORITY,
+    KEY_RUN,
+    KEY_STEP,
     KEY_OUTPUT = 'o',
     KEY_QUIET = 'q',
 };
@@ -50,6 +59,7 @@ enum {
 #define C (1u << FIRECTL_COMPARE)
 #define P (1u << FIRECTL_PRESETS)
 #define S (1u << FIRECTL_SELFTEST)
+#define D (~0u << (FIRECTL_SELFTEST + 1)) /* the commands that ask a daemon follow selftest */
 
 /* clang-format off */
 static const struct {
@@ -101,9 +111,23 @@ static const struct {
     { "deadline", KEY_DEADLINE, "SECONDS", R | A | C, "give up, and write nothing, after so long" },
     { "quiet", KEY_QUIET, NULL, R | A | C, "no progress bar" },
     { "no-color", KEY_NO_COLOR, NULL, R | A | C | P | S, "no colours (also NO_COLOR, TERM=dumb)" },
-    { "local", KEY_LOCAL, NULL, R | A | C | P | S, "compute in this process (this version always "
-      "does)" },
-    { "addr", KEY_ADDR, "ADDRESS", R | A | C | P | S, "a daemon's address; not in this version" },
+    { "local", KEY_LOCAL, NULL, R | A | C | P | S,
+      "compute in this process, whatever FIRED_ADDR says; the default when that is not set" },
+    { "addr", KEY_ADDR, "ADDRESS", R | A | C | D,
+      "the daemon: unix:PATH or HOST:PORT; default FIRED_ADDR" },
+    { "tenant", KEY_TENANT, "NAME", R | A | C | D,
+      "who asks, where the daemon has no credentials configured; default local" },
+    { "token", KEY_TOKEN, "TEXT", R | A | C | D,
+      "bearer token; default FIRED_TOKEN, which other users of the machine cannot read" },
+    { "ca", KEY_CA, "FILE", R | A | C | D, "TLS: certificates (PEM) that sign the daemon's" },
+    { "cert", KEY_CERT, "FILE", R | A | C | D, "TLS: this side's certificate (PEM), with --key" },
+    { "key", KEY_KEY, "FILE", R | A | C | D, "TLS: the key (PEM) of --cert" },
+    { "server-name", KEY_SERVER_NAME, "NAME", R | A | C | D,
+      "TLS: the name in the daemon's certificate, if it is not the host of --addr" },
+    { "priority", KEY_PRIORITY, "CLASS", R | A | C,
+      "interactive, normal or bulk: what the daemon serves first; default normal" },
+    { "run", KEY_RUN, "NAME", R | A, "the training run this belongs to, for the daemon's history" },
+    { "step", KEY_STEP, "N", R | A, "the run's step, for the daemon's history" },
 };
 
 static const struct {
@@ -152,13 +176,12 @@ static const struct {
 #undef C
 #undef P
 #undef S
+#undef D
 
 #define ROW_COUNT (sizeof(rows) / sizeof(rows[0]))
 
 struct parse {
     struct firectl_args *args;
-    bool local;
-    const char *address;
     bool no_memory;
 };
 
@@ -241,6 +264,38 @@ static error_t parse_deadline(const char *text, struct argp_state *state, double
     return 0;
 }
 
+static error_t parse_step(const char *text, struct argp_state *state, int64_t *step)
+{
+    char *end = NULL;
+    long long value;
+
+    errno = 0;
+    value = strtoll(text, &end, 10);
+    if (errno || end == text || *end || value < 0) {
+        argp_error(state, "--step must be a whole number from 0, got '%s'", text);
+        return EINVAL;
+    }
+    *step = value;
+    return 0;
+}
+
+static error_t parse_priority(const char *text, struct argp_state *state,
+                              enum fire_priority *priority)
+{
+    static const char *const names[] = { [FIRE_PRIORITY_NORMAL] = "normal",
+                                         [FIRE_PRIORITY_INTERACTIVE] = "interactive",
+                                         [FIRE_PRIORITY_BULK] = "bulk" };
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        if (strcmp(text, names[i]) == 0) {
+            *priority = (enum fire_priority)i;
+            return 0;
+        }
+    }
+    argp_error(state, "--priority must be interactive, normal or bulk, got '%s'", text);
+    return EINVAL;
+}
+
 static error_t parse_arch(const char *text, struct argp_state *state, struct firectl_args *args,
                           bool only)
 {
@@ -289,6 +344,27 @@ static bool parse_list_option(struct parse *parse, int key, const char *text)
     }
 }
 
+/* Options about the daemon; ARGP_ERR_UNKNOWN when `key` is none of them. */
+static error_t parse_remote_option(int key, const char *text, struct argp_state *state)
+{
+    struct firectl_args *args = ((struct parse *)state->input)->args;
+
+    switch (key) {
+    case KEY_LOCAL: args->local = true; return 0;
+    case KEY_ADDR: args->address = text; return 0;
+    case KEY_TOKEN: args->token = text; return 0;
+    case KEY_TENANT: args->tenant = text; return 0;
+    case KEY_CA: args->ca_file = text; return 0;
+    case KEY_CERT: args->certificate_file = text; return 0;
+    case KEY_KEY: args->key_file = text; return 0;
+    case KEY_SERVER_NAME: args->server_name = text; return 0;
+    case KEY_PRIORITY: return parse_priority(text, state, &args->priority);
+    case KEY_RUN: args->run = text; return 0;
+    case KEY_STEP: return parse_step(text, state, &args->step);
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
 static error_t parse_option(int key, char *text, struct argp_state *state)
 {
     struct parse *parse = state->input;
@@ -316,10 +392,8 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     case KEY_DRY_RUN: args->dry_run = true; return 0;
     case KEY_NO_COLOR: args->no_color = true; return 0;
     case KEY_QUIET: args->quiet = true; return 0;
-    case KEY_LOCAL: parse->local = true; return 0;
-    case KEY_ADDR: parse->address = text; return 0;
     case ARGP_KEY_ARG: return parse_argument(text, state);
-    default: return ARGP_ERR_UNKNOWN;
+    default: return parse_remote_option(key, text, state);
     }
 }
 
@@ -372,19 +446,44 @@ static enum firectl_exit check_options(enum firectl_command command, int argc, c
     return FIRECTL_DONE;
 }
 
-/* What no single option shows. */
-static enum firectl_exit check_together(const struct parse *parse)
+/* Who computes. A daemon's address is for the commands that can use one; what it says about TLS or
+ * credentials is checked when it is used. */
+static enum firectl_exit check_remote(struct firectl_args *args)
 {
-    const struct firectl_args *args = parse->args;
-    const char *address = parse->address ? parse->address : getenv("FIRED_ADDR");
-    const char *name = firectl_command_name(args->command);
+    const char *given = args->address;
 
-    if (address && address[0] && !parse->local) {
-        firectl_say("this version computes in its own process and cannot reach a daemon at '%s'; "
-                    "use --local, or leave out --addr and FIRED_ADDR",
-                    address);
+    if (given && args->local) {
+        firectl_say("--local computes in this process, --addr asks a daemon: give one of them");
         return FIRECTL_USAGE;
     }
+    if (!given && !args->local && args->command != FIRECTL_PRESETS &&
+        args->command != FIRECTL_SELFTEST)
+        args->address = getenv("FIRED_ADDR");
+    if (args->address && !args->address[0])
+        args->address = NULL;
+    if (given && !args->address) {
+        firectl_say("--addr is empty; give unix:PATH or HOST:PORT, or --local");
+        return FIRECTL_USAGE;
+    }
+    if (args->address && (args->threads || args->path)) {
+        firectl_say("--%s is about computing in this process, but %s names a daemon: add --local, "
+                    "or leave out --%s (the daemon has its own)",
+                    args->threads ? "threads" : "path", given ? "--addr" : "FIRED_ADDR",
+                    args->threads ? "threads" : "path");
+        return FIRECTL_USAGE;
+    }
+    if (!args->certificate_file != !args->key_file) {
+        firectl_say("--cert and --key belong together: give both or neither");
+        return FIRECTL_USAGE;
+    }
+    return FIRECTL_DONE;
+}
+
+/* What no single option shows. */
+static enum firectl_exit check_together(const struct firectl_args *args)
+{
+    const char *name = firectl_command_name(args->command);
+
     if (args->command == FIRECTL_COMPARE && args->input_count < 2) {
         firectl_say("compare needs two files; see firectl compare --help");
         return FIRECTL_USAGE;
@@ -445,5 +544,6 @@ enum firectl_exit firectl_args_parse(enum firectl_command command, int argc, cha
         firectl_say("could not read the arguments: %s", strerror(failure));
         return failure == ENOMEM ? FIRECTL_FAILED : FIRECTL_USAGE;
     }
-    return check_together(&parse);
+    code = check_remote(args);
+    return code == FIRECTL_DONE ? check_together(args) : code;
 }
