@@ -68,10 +68,7 @@ void dense_product(const struct crew *crew, enum fire_dtype dtype, const struct 
     struct grid grid = { .crew = crew, .product = product, .tile = crew_ops(crew, dtype)->tile };
     const uint32_t side = product->m > product->n ? product->m : product->n;
 
-    grid.tile_rows = side <= 64            ? side
-                     : side <= SERIAL_SIDE ? 48
-                     : side <= 512         ? 72
-                                           : crew->engine->tile_rows;
+    grid.tile_rows = side <= SERIAL_SIDE ? side : side <= 512 ? 72 : crew->engine->tile_rows;
     grid.tile_cols = side <= 1536 ? 256 : 512;
     grid.columns = (product->n + grid.tile_cols - 1) / grid.tile_cols;
     crew_run(crew, grid.columns * ((product->m + grid.tile_rows - 1) / grid.tile_rows), grid_task,
@@ -135,56 +132,127 @@ size_t dense_inverse_space(uint32_t n)
     const size_t blocks = (size_t)(half + ENGINE_BASE) * dense_stride(half + ENGINE_BASE);
     const size_t diagonals = (size_t)(n + 256) * 256; /* dense_inverse's diagonal tiles */
 
+    /* What invert_factor_alone() takes, U12 and a T at each depth, is less than the latter. */
+
     return blocks > diagonals ? blocks : diagonals;
 }
 
-/* z = L L^T in the upper triangle; leaves L^-1 in the lower one, zeros above. By halves:
+/* The inverse of a factor, z = L L^T, by halves:
  *   [Z11 Z12]   U12 = L11^-1 Z12     Z22 <- Z22 - U12^T U12     T = U12^T L11^-1
- *   [ .  Z22]   and then the lower left block of L^-1 is -L22^-1 T.
- * T waits in the lower left block itself while Z22 is inverted. */
+ *   [ .  Z22]   and then the lower left block of L^-1 is -L22^-1 T. */
+struct halves {
+    uint32_t n1, n2;
+    void *z12, *z21, *z22;
+    struct product u12, update, waiting, lower;
+};
+
+/* Where U12, T and the lower left block are written, and their strides. T waits while Z22 is
+ * inverted; the last product may not overlap it. */
+struct halves_room {
+    void *u, *t, *end;
+    size_t ldu, ldt, ld_end;
+};
+
+static uint32_t first_half(uint32_t n)
+{
+    return (n / 2 + ENGINE_BASE - 1) / ENGINE_BASE * ENGINE_BASE;
+}
+
+static void halves_init(struct halves *halves, const struct engine_ops *ops, void *z, size_t ldz,
+                        uint32_t n)
+{
+    halves->n1 = first_half(n);
+    halves->n2 = n - halves->n1;
+    halves->z12 = at(ops, z, ldz, 0, halves->n1);
+    halves->z21 = at(ops, z, ldz, halves->n1, 0);
+    halves->z22 = at(ops, z, ldz, halves->n1, halves->n1);
+}
+
+static void halves_place(struct halves *halves, void *z, size_t ldz, struct halves_room room)
+{
+    const uint32_t n1 = halves->n1, n2 = halves->n2;
+
+    /* clang-format off */
+    halves->u12 = (struct product){
+        .m = n1, .n = n2, .k = n1, .a = z, .lda = ldz, .a_shape = PRODUCT_LOWER, .b = halves->z12,
+        .ldb = ldz, .c = room.u, .ldc = room.ldu, .alpha = 1 };
+    halves->update = (struct product){
+        .m = n2, .n = n2, .k = n1, .a = room.u, .lda = room.ldu, .a_transposed = true,
+        .b = room.u, .ldb = room.ldu, .c = halves->z22, .ldc = ldz, .alpha = -1, .beta = 1,
+        .upper = true };
+    halves->waiting = (struct product){
+        .m = n2, .n = n1, .k = n1, .a = room.u, .lda = room.ldu, .a_transposed = true, .b = z,
+        .ldb = ldz, .b_shape = PRODUCT_LOWER, .c = room.t, .ldc = room.ldt, .alpha = 1 };
+    halves->lower = (struct product){
+        .m = n2, .n = n1, .k = n2, .a = halves->z22, .lda = ldz, .a_shape = PRODUCT_LOWER,
+        .b = room.t, .ldb = room.ldt, .c = room.end, .ldc = room.ld_end, .alpha = -1 };
+    /* clang-format on */
+}
+
+static void clear_block(const struct engine_ops *ops, void *block, size_t ld, uint32_t rows,
+                        uint32_t cols)
+{
+    for (uint32_t i = 0; i < rows; i++)
+        memset(at(ops, block, ld, i, 0), 0, cols * ops->element_bytes);
+}
+
+/* z = L L^T in the upper triangle; leaves L^-1 in the lower one, zeros above. The caller does it
+ * all, n <= SERIAL_SIDE. T waits in `space`, and the halves of Z22 use what is behind it. */
+static bool invert_factor_alone(const struct crew *crew, const struct engine_ops *ops, void *z,
+                                size_t ldz, uint32_t n, char *space)
+{
+    void *scratch = crew->scratch[crew->worker];
+    struct halves halves;
+
+    if (n <= ENGINE_BASE)
+        return ops->invert_base(z, ldz, n);
+    halves_init(&halves, ops, z, ldz, n);
+
+    const uint32_t n1 = halves.n1, n2 = halves.n2;
+    const size_t ld1 = dense_stride(n1), ld2 = dense_stride(n2);
+    char *rest = space + n2 * ld1 * ops->element_bytes; /* behind T, which waits */
+    const struct halves_room room = { rest, space, halves.z21, ld2, ld1, ldz };
+
+    halves_place(&halves, z, ldz, room);
+    if (!invert_factor_alone(crew, ops, z, ldz, n1, space))
+        return false;
+    ops->tile(&halves.u12, 0, n1, 0, n2, scratch);
+    ops->tile(&halves.update, 0, n2, 0, n2, scratch);
+    ops->tile(&halves.waiting, 0, n2, 0, n1, scratch);
+    clear_block(ops, halves.z12, ldz, n1, n2);
+    if (!invert_factor_alone(crew, ops, halves.z22, ldz, n2, rest))
+        return false;
+    ops->tile(&halves.lower, 0, n2, 0, n1, scratch);
+    return true;
+}
+
+/* The same by the whole crew. T waits in the lower left block itself while Z22 is inverted. */
 static bool invert_factor(const struct crew *crew, enum fire_dtype dtype, void *z, size_t ldz,
                           uint32_t n, void *space)
 {
     const struct engine_ops *ops = crew_ops(crew, dtype);
-    const struct crew alone = { crew->engine, NULL, crew->scratch, crew->worker };
-    const struct crew *who = n <= SERIAL_SIDE ? &alone : crew;
+    struct halves halves;
 
-    if (n <= ENGINE_BASE)
-        return ops->invert_base(z, ldz, n);
+    if (n <= SERIAL_SIDE)
+        return invert_factor_alone(crew, ops, z, ldz, n, space);
+    halves_init(&halves, ops, z, ldz, n);
 
-    const uint32_t n1 = (n / 2 + ENGINE_BASE - 1) / ENGINE_BASE * ENGINE_BASE;
-    const uint32_t n2 = n - n1;
+    const uint32_t n1 = halves.n1, n2 = halves.n2;
     const size_t ld1 = dense_stride(n1), ld2 = dense_stride(n2);
-    void *z12 = at(ops, z, ldz, 0, n1);
-    void *t = at(ops, z, ldz, n1, 0);
-    void *z22 = at(ops, z, ldz, n1, n1);
-    /* clang-format off */
-    const struct product u12 = {
-        .m = n1, .n = n2, .k = n1, .a = z, .lda = ldz, .a_shape = PRODUCT_LOWER, .b = z12,
-        .ldb = ldz, .c = space, .ldc = ld2, .alpha = 1 };
-    const struct product update = {
-        .m = n2, .n = n2, .k = n1, .a = space, .lda = ld2, .a_transposed = true, .b = space,
-        .ldb = ld2, .c = z22, .ldc = ldz, .alpha = -1, .beta = 1, .upper = true };
-    const struct product waiting = {
-        .m = n2, .n = n1, .k = n1, .a = space, .lda = ld2, .a_transposed = true, .b = z,
-        .ldb = ldz, .b_shape = PRODUCT_LOWER, .c = t, .ldc = ldz, .alpha = 1 };
-    const struct product lower = {
-        .m = n2, .n = n1, .k = n2, .a = z22, .lda = ldz, .a_shape = PRODUCT_LOWER, .b = t,
-        .ldb = ldz, .c = space, .ldc = ld1, .alpha = -1 };
-    /* clang-format on */
+    const struct halves_room room = { space, halves.z21, space, ld2, ldz, ld1 };
 
-    if (!invert_factor(who, dtype, z, ldz, n1, space))
+    halves_place(&halves, z, ldz, room);
+    if (!invert_factor(crew, dtype, z, ldz, n1, space))
         return false;
-    dense_product(who, dtype, &u12);
-    dense_product(who, dtype, &update);
-    dense_product(who, dtype, &waiting);
-    for (uint32_t i = 0; i < n1; i++)
-        memset(at(ops, z12, ldz, i, 0), 0, n2 * ops->element_bytes);
-    if (!invert_factor(who, dtype, z22, ldz, n2, space))
+    dense_product(crew, dtype, &halves.u12);
+    dense_product(crew, dtype, &halves.update);
+    dense_product(crew, dtype, &halves.waiting);
+    clear_block(ops, halves.z12, ldz, n1, n2);
+    if (!invert_factor(crew, dtype, halves.z22, ldz, n2, space))
         return false;
-    dense_product(who, dtype, &lower);
+    dense_product(crew, dtype, &halves.lower);
     for (uint32_t i = 0; i < n2; i++)
-        memcpy(at(ops, t, ldz, i, 0), at(ops, space, ld1, i, 0), n1 * ops->element_bytes);
+        memcpy(at(ops, halves.z21, ldz, i, 0), at(ops, space, ld1, i, 0), n1 * ops->element_bytes);
     return true;
 }
 

@@ -221,6 +221,7 @@ struct TN(depth) {
     T beta;
     bool first; /* block of depth: C gets beta times what it was */
     bool pack_a;
+    bool square; /* A^T and B are the same matrix */
 };
 
 /* The part [*begin, *end) of the depth that the shapes leave for one register block. */
@@ -239,6 +240,20 @@ INLINE void TN(clip)(const struct product *product, uint32_t i, uint32_t rows, u
         *end = *begin;
 }
 
+/* Columns [i, i + rows) of the transposed A where they lie in the packed B, which is the same
+ * matrix: *step is the distance from one p to the next. NULL: they do not, or in two panels. */
+INLINE const T *TN(find_in_b)(const struct TN(depth) * depth, uint32_t i, uint32_t rows,
+                              size_t *step)
+{
+    const uint32_t panel = i < depth->j0 ? 0 : (i - depth->j0) / NR;
+    const uint32_t first = depth->j0 + panel * NR;
+
+    if (i < depth->j0 || i + rows > depth->j1 || i + rows > first + NR)
+        return NULL;
+    *step = depth->j1 - first <= VL ? VL : NR;
+    return depth->packed_b + (size_t)panel * NR * depth->kc + (i - first);
+}
+
 /* All columns of the tile for rows [i, i + rows). */
 static void TN(row_of_blocks)(const struct product *product, const struct TN(depth) * depth,
                               uint32_t i, uint32_t rows)
@@ -248,10 +263,14 @@ static void TN(row_of_blocks)(const struct product *product, const struct TN(dep
     struct TN(block)
         block = { .ldc = product->ldc, .alpha = (T)product->alpha, .beta = depth->beta };
     const T *packed_b = depth->packed_b;
+    const bool halves = !packed_b && product->b_shape != PRODUCT_DENSE;
     const T *a;
     size_t a_step; /* elements from one p to the next */
 
-    if (depth->pack_a) {
+    a = depth->square && packed_b ? TN(find_in_b)(depth, i, rows, &a_step) : NULL;
+    if (a) {
+        block.a_col_stride = a_step;
+    } else if (depth->pack_a) {
         TN(pack_a)(product, depth->p0, depth->kc, i, rows, depth->packed_a);
         a = depth->packed_a;
         a_step = block.a_col_stride = rows;
@@ -264,7 +283,7 @@ static void TN(row_of_blocks)(const struct product *product, const struct TN(dep
         a_step = block.a_col_stride = product->lda;
     }
     for (uint32_t j = depth->j0; j < depth->j1;) {
-        const uint32_t columns = depth->j1 - j <= VL ? (uint32_t)VL : NR;
+        const uint32_t columns = halves || depth->j1 - j <= VL ? (uint32_t)VL : NR;
         uint32_t begin = depth->p0, end = depth->p0 + depth->kc;
 
         TN(clip)(product, i, rows, j, columns, &begin, &end);
@@ -296,7 +315,9 @@ static void TN(tile)(const struct product *product, uint32_t i0, uint32_t i1, ui
         j0 += (i0 - j0) / PRODUCT_PAD * PRODUCT_PAD;
 
     const uint32_t width = (j1 - j0 + (uint32_t)VL - 1) / (uint32_t)VL * (uint32_t)VL;
-    const uint32_t chunks = (i1 - i0 + MR - 1) / MR;
+    /* Rows of a block. What a block computes below the diagonal is lost: low blocks lose less. */
+    const uint32_t height = product->upper && product->n <= LOW_BLOCKS_SIDE ? LOW_BLOCK_ROWS : MR;
+    const uint32_t chunks = (i1 - i0 + height - 1) / height;
     struct TN(depth) depth = { .i0 = i0, .i1 = i1, .j0 = j0, .j1 = j0 + width };
     uint32_t p_begin = 0, p_end = product->k;
     bool first = true;
@@ -320,6 +341,7 @@ static void TN(tile)(const struct product *product, uint32_t i0, uint32_t i1, ui
 
     depth.packed_a = packed_b + (size_t)KC * ENGINE_TILE_COLUMNS_MAX;
     depth.pack_a = product->a_transposed && pack_a;
+    depth.square = product->a_transposed && product->a == product->b;
     for (uint32_t p = p_begin; p < p_end || first; p += depth.kc) {
         depth.p0 = p;
         depth.kc = p_end - p;
@@ -332,7 +354,8 @@ static void TN(tile)(const struct product *product, uint32_t i0, uint32_t i1, ui
             TN(pack_b)(product, p, depth.kc, j0, width, packed_b);
         depth.packed_b = pack_b ? packed_b : NULL;
         for (uint32_t chunk = 0, i = i0; chunk < chunks; chunk++) {
-            const uint32_t rows = (i1 - i) / (chunks - chunk);
+            const uint32_t rows =
+                height < MR ? (i1 - i < height ? i1 - i : height) : (i1 - i) / (chunks - chunk);
 
             TN(row_of_blocks)(product, &depth, i, rows);
             i += rows;
@@ -364,14 +387,14 @@ INLINE bool TN(invert_rows)(T *z, size_t ldz, uint32_t n, const uint32_t nv)
 
         if (!(pivot > 0))
             return false;
-        reciprocal = 1 / TN(root)(pivot);
+        reciprocal = 1 / pivot;
         ((T *)inverse[p])[p] = 1;
         /* Row p of L^-1 is (e_p - sum over q < p of L_pq row q) / L_pp; the sum is complete. Rows
-         * below lose L_ip = u_pi times it, with the unscaled u: hence the square. */
+         * below lose L_ip = u_pi times it, with the unscaled u: hence the square of 1 / L_pp, and
+         * no root that the next pivot would wait for. */
         for (uint32_t v = 0; v < nv; v++) {
-            row[v] = u[p][v] * (reciprocal * reciprocal);
-            inverse_row[v] = inverse[p][v] * (reciprocal * reciprocal);
-            inverse[p][v] *= reciprocal;
+            row[v] = u[p][v] * reciprocal;
+            inverse_row[v] = inverse[p][v] * reciprocal;
         }
         for (uint32_t i = p + 1; i < n; i++) {
             const T factor = pivots[i];
@@ -383,8 +406,10 @@ INLINE bool TN(invert_rows)(T *z, size_t ldz, uint32_t n, const uint32_t nv)
         }
     }
     for (uint32_t i = 0; i < n; i++) {
+        const T scale = 1 / TN(root)(((const T *)u[i])[i]);
+
         for (uint32_t v = 0; v < nv; v++)
-            *(TN(vec) *)(z + i * ldz + v * VL) = inverse[i][v];
+            *(TN(vec) *)(z + i * ldz + v * VL) = inverse[i][v] * scale;
     }
     return true;
 }

@@ -17,14 +17,17 @@
 /* Operands whose rows lie further apart than PACK_STRIDE bytes are packed when that pays. The wide
  * registers take so much of a row at once that they read it faster in place, from huge pages. */
 #if VECTOR_BYTES >= 64
-#define PACK_STRIDE UINT32_MAX
-#define TILE_ROWS   192u
+#define PACK_STRIDE    UINT32_MAX
+#define TILE_ROWS      192u
+#define LOW_BLOCK_ROWS 8u /* of blocks near the diagonal, up to LOW_BLOCKS_SIDE */
 #else
-#define PACK_STRIDE 2048u
-#define TILE_ROWS   384u
+#define PACK_STRIDE    2048u
+#define TILE_ROWS      384u
+#define LOW_BLOCK_ROWS MR
 #endif
-#define PACK_DEPTH 64u
-#define PACK_ROWS  96u
+#define LOW_BLOCKS_SIDE 320u
+#define PACK_DEPTH      64u
+#define PACK_ROWS       96u
 /* Rows of B to a block of depth. A sum is rounded at each of its terms: short blocks, added up
  * afterwards, halve the error of a long f32 sum. */
 #define ENGINE_DEPTH_F32 128u
