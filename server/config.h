@@ -15,7 +15,19 @@
 
 #define CONFIG_LISTEN_MAX  16u
 #define CONFIG_TENANTS_MAX 256u
-#define CONFIG_TEXT_BYTES  4096u
+#define CONFIG_TEXT_BYTES  4096u /* of one value, with its NUL */
+
+#define CONFIG_INSECURE_SENTENCE "I know that weights travel unprotected"
+
+/* What the flags ask for; main.c does it. --help prints and exits by itself. */
+enum config_action {
+    CONFIG_SERVE,      /* no flag */
+    CONFIG_PRINT,      /* --print-config */
+    CONFIG_CHECK,      /* --check-config */
+    CONFIG_SELFTEST,   /* --selftest */
+    CONFIG_HASH_TOKEN, /* --hash-token: settings are not read */
+    CONFIG_VERSION,    /* --version: settings are not read */
+};
 
 /* What the command line asks for; --help ends the process itself. */
 enum config_action {
@@ -39,9 +51,9 @@ struct config {
     /* Addresses: "unix:PATH", "127.0.0.1:8470", "[::1]:8470"; port 0 picks a free one. */
     char *listen[CONFIG_LISTEN_MAX];
     uint32_t listen_count;
-    char *http;        /* "127.0.0.1:8471", or "off" */
-    char *state_dir;   /* history, lock files of ports */
-    char *runtime_dir; /* the default unix socket, lock files of sockets */
+    char *http;             /* "127.0.0.1:8471", or "off" */
+    char *state_dir;        /* history, lock files of ports */
+    char *runtime_dir;      /* the default unix socket, lock files of sockets */
     bool insecure_anywhere; /* listen beyond loopback without TLS; said in words:
                              * insecure_anywhere: "I know that weights travel unprotected" */
 
@@ -69,33 +81,47 @@ struct config {
     bool batching;
 
     uint32_t calls_max;            /* at once, all tenants */
-    struct tenant_limits tenant;   /* defaults: tenant_weight, tenant_bytes_max, … */
+    struct tenant_limits tenant;   /* defaults: tenant_weight, tenant_bytes_max, …; bytes given as
+                                    * 0 are half of the budget, also in `tenants` */
     struct config_tenant *tenants; /* from the file */
     uint32_t tenant_count;
 
     char *tls_certificate; /* PEM; empty: no TLS */
     char *tls_key;
-    char *tls_client_ca;   /* PEM; set: clients must have a certificate of it */
-    char *credentials;     /* file of tokens, certificates and rules (auth.h); empty: none */
+    char *tls_client_ca; /* PEM; set: clients must have a certificate of it */
+    char *credentials;   /* file of tokens, certificates and rules (auth.h); empty: none */
 
     enum log_level log_level;
     enum log_format log_format;
+
+    struct config_source *source; /* config's own */
 };
 
-/* Reads defaults, file, environment and flags. `argv` as main() got it. On a mistake `error` says
- * which setting, from where, and what is allowed. */
+/* Reads defaults, file (--config or FIRED_CONFIG), environment and flags. `argv` as main() got it.
+ * On a mistake `error` says which setting, from where, and what is allowed; `config` may then be
+ * released, and nothing else. */
 FIRE_NODISCARD enum fire_status config_load(struct config *config, int argc, char **argv,
                                             struct fire_error *error);
-void config_release(struct config *config);
+void config_release(struct config *config); /* a zeroed one is allowed */
 
 /* The same again for SIGHUP: `fresh` is a new config from the same file, environment and flags. */
 FIRE_NODISCARD enum fire_status config_reload(const struct config *config, struct config *fresh,
                                               struct fire_error *error);
 
-/* Cross-checks: TLS files in pairs, a non-loopback address without TLS, budget against limits. */
+/* Cross-checks: TLS files in pairs and readable, a non-loopback address without TLS, sockets' names
+ * against what the system takes, budget against limits. Changes nothing. */
 FIRE_NODISCARD enum fire_status config_check(const struct config *config, struct fire_error *error);
 
-/* Every setting: name, value, origin, meaning. As YAML that config_load() reads back. */
+/* Makes state_dir and runtime_dir where they are missing, for this user alone (0700), and refuses a
+ * runtime_dir that another user owns or may write to: who can, could replace the socket. Call once
+ * before listening. */
+FIRE_NODISCARD enum fire_status config_make_dirs(const struct config *config,
+                                                 struct fire_error *error);
+
+/* Whether only this machine can reach the address: a unix socket or a loopback host. */
+bool config_address_is_local(const char *address);
+
+/* Every setting on stdout: name, value, origin, meaning. As YAML that config_load() reads back. */
 void config_print(const struct config *config);
 
 #endif
