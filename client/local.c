@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client.h"
 #include "local.h"
 
 /* Whose matrix a slot holds. */
@@ -29,45 +30,15 @@ struct local_batch {
     bool submitted;
 };
 
-struct fire_client {
+struct local_client {
+    struct fire_client base; /* first: a struct fire_client is one of these */
     const struct fire_backend *backend;
     struct fire_device *device;
     uint64_t slab_bytes;
     struct local_batch batches[LOCAL_BATCHES];
 };
 
-const char *fire_version(void)
-{
-    return FIRE_VERSION;
-}
-
-enum fire_status fire_client_open_local(const struct fire_local_settings *settings,
-                                        struct fire_client **out, struct fire_error *error)
-{
-    const struct fire_local_settings defaults = { 0 };
-    struct fire_backend_settings backend_settings = { 0 };
-    struct fire_client *client = calloc(1, sizeof(*client));
-    enum fire_status status;
-
-    *out = NULL;
-    if (!client)
-        return fire_fail_memory(error, sizeof(*client));
-    if (!settings)
-        settings = &defaults;
-    client->backend = fire_cpu_backend();
-    client->slab_bytes = settings->slab_bytes ? settings->slab_bytes : LOCAL_SLAB_BYTES_DEFAULT;
-    backend_settings.threads = settings->threads;
-    backend_settings.path = settings->path ? settings->path : "auto";
-    status = client->backend->open(&backend_settings, &client->device, error);
-    if (status != FIRE_OK) {
-        fire_client_close(client);
-        return status;
-    }
-    *out = client;
-    return FIRE_OK;
-}
-
-static void batch_release(struct fire_client *client, struct local_batch *batch)
+static void batch_release(struct local_client *client, struct local_batch *batch)
 {
     free(batch->slots);
     free(batch->results);
@@ -77,23 +48,25 @@ static void batch_release(struct fire_client *client, struct local_batch *batch)
     *batch = (struct local_batch){ 0 };
 }
 
-void fire_client_close(struct fire_client *client)
+static void local_close(struct fire_client *base)
 {
-    if (!client)
-        return;
+    struct local_client *client = (struct local_client *)base;
+
     for (uint32_t i = 0; i < LOCAL_BATCHES; i++)
         batch_release(client, &client->batches[i]);
     client->backend->close(client->device);
     free(client);
 }
 
-void fire_client_caps(const struct fire_client *client, struct fire_caps *caps)
+static void local_caps(const struct fire_client *base, struct fire_caps *caps)
 {
+    const struct local_client *client = (const struct local_client *)base;
+
     client->backend->caps(client->device, caps);
 }
 
 /* Makes sure that `batch` can hold `slot_count` slots and `bytes` of them. */
-static enum fire_status batch_reserve(struct fire_client *client, struct local_batch *batch,
+static enum fire_status batch_reserve(struct local_client *client, struct local_batch *batch,
                                       uint32_t slot_count, uint64_t bytes, struct fire_error *error)
 {
     if (batch->slot_room >= slot_count && batch->slab_bytes >= bytes)
@@ -114,20 +87,6 @@ static enum fire_status batch_reserve(struct fire_client *client, struct local_b
     batch->slot_room = slot_count;
     batch->slab_bytes = bytes;
     return FIRE_OK;
-}
-
-/* A well-mixed seed for matrix `view_index` of a tensor: it depends on the seed, the tensor's name
- * and the index only, so the result does not depend on batch mates, and two tensors of a model are
- * not completed alike. */
-static uint64_t slot_seed(const struct fire_tensor *tensor, uint64_t view_index)
-{
-    uint64_t mixed = tensor->options.seed + 0x9e3779b97f4a7c15ull * (view_index + 1);
-
-    for (const char *letter = tensor->name; letter && *letter; letter++)
-        mixed = (mixed ^ (unsigned char)*letter) * 0x100000001b3ull;
-    mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9ull;
-    mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111ebull;
-    return mixed ^ (mixed >> 31);
 }
 
 /* Moves to the next part, in the next group when this one is exhausted. */
@@ -155,7 +114,7 @@ static void gather_one(struct local_call *call, struct local_batch *batch, size_
     owner->tensor = index;
     slot->weights = batch->slab + (size_t)slot_index * slot_bytes;
     slot->result = &batch->results[slot_index];
-    slot->seed = slot_seed(tensor, owner->view_index);
+    slot->seed = fire_work_seed(&tensor->options, tensor->name, owner->view_index);
     fire_result_init(slot->result);
     if (fire_view_gather(&owner->view, tensor->data, tensor->dtype, batch->batch.plan->compute,
                          slot->weights, &bad_index) == FIRE_OK) {
@@ -261,7 +220,7 @@ static void refuse_for_result(struct local_call *call, size_t index,
 }
 
 /* Waits for a batch and hands its results out. */
-static void batch_finish(struct fire_client *client, struct local_call *call,
+static void batch_finish(struct local_client *client, struct local_call *call,
                          struct local_batch *batch)
 {
     enum fire_status status;
@@ -291,7 +250,7 @@ static void batch_finish(struct fire_client *client, struct local_call *call,
     }
 }
 
-static void batch_submit(struct fire_client *client, struct local_call *call,
+static void batch_submit(struct local_client *client, struct local_call *call,
                          struct local_batch *batch)
 {
     const enum fire_status status = client->backend->submit(client->device, &batch->batch);
@@ -331,7 +290,7 @@ static void call_extent(const struct local_call *call, uint32_t *slots, uint64_t
     *several = batches > 1;
 }
 
-static enum fire_status call_run(struct fire_client *client, struct local_call *call,
+static enum fire_status call_run(struct local_client *client, struct local_call *call,
                                  struct fire_error *error)
 {
     enum fire_status status;
@@ -373,11 +332,16 @@ static enum fire_status call_conclude(struct local_call *call, struct fire_error
     for (size_t i = 0; i < call->tensor_count; i++) {
         struct fire_tensor *tensor = &call->tensors[i];
         struct local_work *work = &call->works[i];
+        const struct fire_dormant_input dormant = { tensor->unit_means, tensor->unit_count,
+                                                    tensor->gradient, tensor->gradient_dtype };
         struct fire_error own = { 0 };
 
         if (!work->refused && work->matrices == 0 && !call->analyze && tensor->out != tensor->data)
             memcpy(tensor->out, tensor->data, work->elements * fire_dtype_bytes(tensor->dtype));
-        if (!work->refused && local_dormant(tensor, &own) != FIRE_OK)
+        if (!work->refused && fire_work_dormant(&tensor->shape, &tensor->options, &dormant,
+                                                &tensor->result, &own) != FIRE_OK)
+            local_refuse(call, i, &own);
+        if (!work->refused && !call->analyze && local_apply_states(tensor, &own) != FIRE_OK)
             local_refuse(call, i, &own);
         if (work->refused && status == FIRE_OK) {
             status = tensor->error.status;
@@ -387,47 +351,85 @@ static enum fire_status call_conclude(struct local_call *call, struct fire_error
     return status;
 }
 
-static enum fire_status call_tensors(struct fire_client *client, struct local_call *call,
-                                     struct fire_tensor *tensors, size_t count,
-                                     struct fire_error *error)
+/* State that is bad refuses its weight before anything is computed. */
+static void check_states(struct local_call *call)
 {
-    enum fire_status status;
-    struct fire_error own = { 0 };
+    for (size_t i = 0; !call->analyze && i < call->tensor_count; i++) {
+        struct fire_error own = { 0 };
 
-    for (size_t i = 0; i < count; i++) {
-        fire_result_init(&tensors[i].result);
-        tensors[i].error = (struct fire_error){ 0 };
+        if (!call->works[i].refused && local_check_states(&call->tensors[i], &own) != FIRE_OK)
+            local_refuse(call, i, &own);
     }
-    status = local_call_init(call, tensors, count, client->slab_bytes, &own);
-    if (status == FIRE_OK)
-        status = call_run(client, call, &own);
-    if (status == FIRE_OK) {
-        status = call_conclude(call, &own);
+}
+
+/* The whole set, computed before this returns. */
+static enum fire_status local_start(struct fire_client *base, struct fire_set *set,
+                                    struct fire_error *error)
+{
+    struct local_client *client = (struct local_client *)base;
+    struct local_call call = { .statistics = set->statistics,
+                               .analyze = set->operation == FIRE_ANALYZE };
+
+    set->status = local_call_init(&call, set->tensors, set->count, client->slab_bytes, &set->error);
+    if (set->status == FIRE_OK) {
+        check_states(&call);
+        set->status = call_run(client, &call, &set->error);
+    }
+    if (set->status == FIRE_OK) {
+        set->status = call_conclude(&call, &set->error);
     } else {
         /* The call itself failed, before anything was computed: nothing of it was done. */
-        for (size_t i = 0; call->works && i < count; i++)
-            local_refuse(call, i, &own);
-        for (size_t i = 0; !call->works && i < count; i++)
-            tensors[i].error = own;
+        for (size_t i = 0; call.works && i < set->count; i++)
+            local_refuse(&call, i, &set->error);
+        for (size_t i = 0; !call.works && i < set->count; i++)
+            set->tensors[i].error = set->error;
     }
-    local_call_release(call);
-    if (error && status != FIRE_OK)
-        *error = own;
-    return status;
+    local_call_release(&call);
+    (void)error;
+    if (set->done)
+        set->done(set, set->data);
+    return FIRE_OK;
 }
 
-enum fire_status fire_client_reinit(struct fire_client *client, struct fire_tensor *tensors,
-                                    size_t count, uint32_t statistics, struct fire_error *error)
+static bool local_wait(struct fire_client *base, const struct fire_set *set, double seconds)
 {
-    struct local_call call = { .statistics = statistics };
-
-    return call_tensors(client, &call, tensors, count, error);
+    (void)base;
+    (void)set;
+    (void)seconds;
+    return true; /* local_start() has done it all */
 }
 
-enum fire_status fire_client_analyze(struct fire_client *client, struct fire_tensor *tensors,
-                                     size_t count, uint32_t statistics, struct fire_error *error)
+static void local_cancel(struct fire_client *base)
 {
-    struct local_call call = { .statistics = statistics, .analyze = true };
+    (void)base;
+}
 
-    return call_tensors(client, &call, tensors, count, error);
+enum fire_status fire_client_open_local(const struct fire_local_settings *settings,
+                                        struct fire_client **out, struct fire_error *error)
+{
+    static const struct client_methods methods = { local_close, local_caps, local_start, local_wait,
+                                                   local_cancel };
+    const struct fire_local_settings defaults = { 0 };
+    struct fire_backend_settings backend_settings = { 0 };
+    struct local_client *client = calloc(1, sizeof(*client));
+    struct fire_error own = { 0 };
+
+    *out = NULL;
+    if (!client) {
+        fire_fail_memory(&own, sizeof(*client));
+        return client_fail(&own, error);
+    }
+    if (!settings)
+        settings = &defaults;
+    client->base.methods = &methods;
+    client->backend = fire_cpu_backend();
+    client->slab_bytes = settings->slab_bytes ? settings->slab_bytes : LOCAL_SLAB_BYTES_DEFAULT;
+    backend_settings.threads = settings->threads;
+    backend_settings.path = settings->path ? settings->path : "auto";
+    if (client->backend->open(&backend_settings, &client->device, &own) != FIRE_OK) {
+        local_close(&client->base);
+        return client_fail(&own, error);
+    }
+    *out = &client->base;
+    return FIRE_OK;
 }

@@ -1,5 +1,5 @@
 /* local: the client that computes in the calling process. Shared by local.c (life, batches),
- * local_call.c (what one call has to do) and local_dormant.c (dormant ratios).
+ * local_call.c (what one call has to do) and local_state.c (optimizer state).
  *
  * A call is first turned into groups: matrices of all tensors that share one plan. Groups are then
  * run one after another in batches of at most a slab; while the device computes one batch the next
@@ -8,6 +8,7 @@
 #define FIRE_LOCAL_H
 
 #include "fire.h"
+#include "work.h"
 
 #define LOCAL_SLAB_BYTES_DEFAULT (64ull << 20)
 #define LOCAL_SLOTS_MAX          16384u /* slots of one batch */
@@ -82,7 +83,11 @@ void local_describe_element(const struct fire_tensor *tensor, uint64_t index,
 FIRE_NODISCARD enum fire_status local_check_finite(const struct fire_tensor *tensor,
                                                    uint64_t elements, struct fire_error *error);
 
-/* dormant_ratio and gradient_dormant_ratio of a tensor whose result is known. */
-FIRE_NODISCARD enum fire_status local_dormant(struct fire_tensor *tensor, struct fire_error *error);
+/* local_state.c: a bad state tensor refuses its weight before anything is computed; then, when the
+ * weight's result and `out` are known, its states get theirs. */
+FIRE_NODISCARD enum fire_status local_check_states(const struct fire_tensor *tensor,
+                                                   struct fire_error *error);
+FIRE_NODISCARD enum fire_status local_apply_states(struct fire_tensor *tensor,
+                                                   struct fire_error *error);
 
 #endif
