@@ -141,23 +141,6 @@ static enum fire_status run_window(struct run *run, struct fire_error *error)
     return status;
 }
 
-static double element(const struct safetensors_entry *entry, uint64_t index)
-{
-    const unsigned char *at =
-        (const unsigned char *)entry->data + index * fire_dtype_bytes(entry->dtype);
-    uint16_t half;
-    double wide;
-    float single;
-
-    switch (entry->dtype) {
-    case FIRE_F64: memcpy(&wide, at, sizeof(wide)); return wide;
-    case FIRE_F32: memcpy(&single, at, sizeof(single)); return (double)single;
-    case FIRE_BF16: memcpy(&half, at, sizeof(half)); return (double)fire_bf16_to_f32(half);
-    case FIRE_F16: memcpy(&half, at, sizeof(half)); return (double)fire_f16_to_f32(half);
-    }
-    return NAN;
-}
-
 void firectl_distance(const struct safetensors_entry *before, const struct safetensors_entry *after,
                       struct fire_result *result)
 {
@@ -165,8 +148,8 @@ void firectl_distance(const struct safetensors_entry *before, const struct safet
     double sfe = 0.0, before_square = 0.0, after_square = 0.0;
 
     for (uint64_t i = 0; i < elements; i++) {
-        const double a = element(before, i);
-        const double b = element(after, i);
+        const double a = fire_dtype_element(before->dtype, before->data, i);
+        const double b = fire_dtype_element(after->dtype, after->data, i);
 
         sfe += (a - b) * (a - b);
         before_square += a * a;

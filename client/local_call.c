@@ -45,44 +45,12 @@ static void name_error(const struct fire_tensor *tensor, struct fire_error *erro
               "tensor '%s': %.*s", shown_name(tensor), (int)sizeof(message) - 1, message);
 }
 
-static double element_at(const struct fire_tensor *tensor, uint64_t index)
-{
-    const unsigned char *at =
-        (const unsigned char *)tensor->data + index * fire_dtype_bytes(tensor->dtype);
-    uint16_t half;
-    double wide;
-    float single;
-
-    switch (tensor->dtype) {
-    case FIRE_F64: memcpy(&wide, at, sizeof(wide)); return wide;
-    case FIRE_F32: memcpy(&single, at, sizeof(single)); return (double)single;
-    case FIRE_BF16: memcpy(&half, at, sizeof(half)); return (double)fire_bf16_to_f32(half);
-    case FIRE_F16: memcpy(&half, at, sizeof(half)); return (double)fire_f16_to_f32(half);
-    }
-    return NAN;
-}
-
 void local_describe_element(const struct fire_tensor *tensor, uint64_t index,
                             struct fire_error *error)
 {
-    const double value = element_at(tensor, index);
-    uint64_t stride[FIRE_AXES_MAX] = { 0 };
-    char where[FIRE_AXES_MAX * 22 + 3] = "[";
-    size_t used = 1;
-    uint64_t rest = index;
-
-    for (uint32_t axis = tensor->shape.axes; axis-- > 0;) {
-        stride[axis] = rest % tensor->shape.size[axis];
-        rest /= tensor->shape.size[axis];
-    }
-    for (uint32_t axis = 0; axis < tensor->shape.axes; axis++)
-        used += (size_t)snprintf(where + used, sizeof(where) - used, "%s%llu", axis ? ", " : "",
-                                 (unsigned long long)stride[axis]);
-    snprintf(where + used, sizeof(where) - used, "]");
-    fire_fail(error, FIRE_BAD_REQUEST, shown_name(tensor),
-              "tensor '%s' has %s at element %llu, index %s; repair the weights or leave this "
-              "tensor out",
-              shown_name(tensor), isnan(value) ? "NaN" : "Inf", (unsigned long long)index, where);
+    fire_work_describe_element(tensor->name, &tensor->shape,
+                               fire_dtype_element(tensor->dtype, tensor->data, index), index,
+                               error);
 }
 
 /* True when one of `count` elements has all bits of its exponent set, which NaN and Inf have and
@@ -134,7 +102,7 @@ enum fire_status local_check_finite(const struct fire_tensor *tensor, uint64_t e
         if (!any_not_finite((const unsigned char *)tensor->data + start * bytes, tensor->dtype,
                             count))
             continue;
-        while (isfinite(element_at(tensor, index)))
+        while (isfinite(fire_dtype_element(tensor->dtype, tensor->data, index)))
             index++;
         local_describe_element(tensor, index, error);
         return FIRE_BAD_REQUEST;
@@ -185,85 +153,24 @@ static enum fire_status find_group(struct local_call *call, const struct fire_pl
     return FIRE_OK;
 }
 
-/* Adds an empty part of tensor `index` to a group. */
-static enum fire_status link_part(struct local_call *call, size_t index, size_t group_index,
-                                  uint32_t rows, uint32_t cols, struct fire_error *error)
+/* Adds a part of tensor `index` to a group. */
+static enum fire_status link_part(struct local_call *call, const struct local_part *part,
+                                  struct fire_error *error)
 {
-    struct local_group *group = &call->groups[group_index];
+    struct local_group *group = &call->groups[part->group];
     enum fire_status status = make_room((void **)&call->parts, &call->part_room, call->part_count,
                                         sizeof(*call->parts), error);
 
     if (status != FIRE_OK)
         return status;
-    call->parts[call->part_count] =
-        (struct local_part){ index, group_index, SIZE_MAX, rows, cols, 0 };
+    call->parts[call->part_count] = *part;
     if (group->part_first == SIZE_MAX)
         group->part_first = call->part_count;
     else
         call->parts[group->part_last].next = call->part_count;
     group->part_last = call->part_count++;
-    call->works[index].part_count++;
+    call->works[part->tensor].part_count++;
     return FIRE_OK;
-}
-
-/* Plans the matrices of `view`'s shape in one tensor. `fault` tells a fault of the tensor, which
- * refuses only it, from one of the call. */
-static enum fire_status add_part(struct local_call *call, size_t index,
-                                 const struct fire_view *view, bool *fault,
-                                 struct fire_error *error)
-{
-    const struct fire_tensor *tensor = &call->tensors[index];
-    struct fire_plan plan;
-    size_t group_index;
-    enum fire_status status;
-
-    *fault = true;
-    if (call->analyze) {
-        status = fire_plan_analyze(&plan, &tensor->options, view, tensor->dtype, call->statistics,
-                                   error);
-    } else {
-        status = fire_options_check(&tensor->options, tensor->dtype, view->rows, view->cols, error);
-        if (status == FIRE_OK)
-            status = fire_plan_make(&plan, &tensor->options, view, tensor->dtype, call->statistics,
-                                    error);
-    }
-    if (status != FIRE_OK)
-        return status;
-    *fault = false;
-    status = find_group(call, &plan, &group_index, error);
-    if (status == FIRE_OK)
-        status = link_part(call, index, group_index, view->rows, view->cols, error);
-    if (status == FIRE_OK && fire_plan_slot_bytes(&plan) > call->slab_bytes)
-        call->slab_bytes = fire_plan_slot_bytes(&plan);
-    return status;
-}
-
-static struct local_part *part_of(struct local_call *call, size_t first,
-                                  const struct fire_view *view)
-{
-    for (size_t i = first; i < call->part_count; i++) {
-        if (call->parts[i].rows == view->rows && call->parts[i].cols == view->cols)
-            return &call->parts[i];
-    }
-    return NULL;
-}
-
-/* NUMERICS.md section 2: the architecture rule leaves matrices alone whose short side is 1, which
- * depthwise convolutions are made of. The presets of other sources do not. */
-static bool skipped_by_rule(const struct local_call *call, const struct fire_tensor *tensor,
-                            const struct fire_view *view)
-{
-    return !call->analyze && tensor->options.select == FIRE_SELECT_ARCH &&
-           fire_view_short(view) == 1;
-}
-
-static void skip_by_rule(struct fire_result *result, uint64_t matrices)
-{
-    fire_result_init(result);
-    result->action = FIRE_ACTION_SKIPPED;
-    result->status = FIRE_OK;
-    result->matrices = matrices < UINT32_MAX ? (uint32_t)matrices : UINT32_MAX;
-    snprintf(result->reason, sizeof(result->reason), "r = 1");
 }
 
 /* Room for what a tensor needs while its matrices come back in more than one batch. */
@@ -297,49 +204,53 @@ static enum fire_status check_pointers(const struct local_call *call,
                      call->analyze ? "" : " and out");
 }
 
-static enum fire_status check_tensor(struct local_call *call, size_t index,
-                                     struct fire_error *error)
+/* What the rule leaves alone of a tensor, when the caller wants to know of each matrix. */
+static void skip_views(struct fire_tensor *tensor, const struct fire_work *planned)
 {
-    const struct fire_tensor *tensor = &call->tensors[index];
-    struct local_work *work = &call->works[index];
-    enum fire_status status = fire_shape_elements(&tensor->shape, &work->elements, error);
+    if (!tensor->per_matrix || planned->matrices == planned->view_count)
+        return;
+    for (uint64_t v = 0; v < planned->view_count; v++) {
+        struct fire_view view;
 
-    if (status != FIRE_OK)
-        return status;
-    return fire_view_count(&tensor->shape, &tensor->options, &work->view_count, error);
+        fire_view_at(&tensor->shape, &tensor->options, v, &view);
+        if (fire_work_part_of(planned, &view) == UINT32_MAX)
+            fire_work_skip(&tensor->per_matrix[v], 1);
+    }
 }
 
-/* Counts the matrices of a tensor by shape and plans each shape once. */
+/* Plans a tensor and adds its parts to their groups. `fault` tells a fault of the tensor, which
+ * refuses only it, from one of the call. */
 static enum fire_status plan_views(struct local_call *call, size_t index, bool *fault,
                                    struct fire_error *error)
 {
     struct fire_tensor *tensor = &call->tensors[index];
     struct local_work *work = &call->works[index];
-    /* Only a split of given sizes makes matrices that differ. */
-    const uint64_t step = tensor->options.split_sizes[0] ? 1 : work->view_count;
+    struct fire_work planned;
+    enum fire_status status =
+        fire_work_init(&planned, &tensor->shape, tensor->dtype, &tensor->options, call->analyze,
+                       call->statistics, error);
 
-    for (uint64_t v = 0; v < work->view_count; v += step) {
-        struct local_part *part;
-        struct fire_view view;
+    *fault = status != FIRE_NO_MEMORY;
+    if (status != FIRE_OK)
+        return status;
+    *fault = false;
+    work->elements = planned.elements;
+    work->view_count = planned.view_count;
+    work->matrices = planned.matrices;
+    for (uint32_t i = 0; i < planned.part_count && status == FIRE_OK; i++) {
+        const struct fire_work_part *from = &planned.parts[i];
+        struct local_part part = { index, 0, SIZE_MAX, from->rows, from->cols, from->matrices };
 
-        fire_view_at(&tensor->shape, &tensor->options, v, &view);
-        if (skipped_by_rule(call, tensor, &view)) {
-            for (uint64_t i = v; tensor->per_matrix && i < v + step; i++)
-                skip_by_rule(&tensor->per_matrix[i], 1);
-            continue;
-        }
-        part = part_of(call, work->part_first, &view);
-        if (!part) {
-            const enum fire_status status = add_part(call, index, &view, fault, error);
-
-            if (status != FIRE_OK)
-                return status;
-            part = &call->parts[call->part_count - 1];
-        }
-        part->matrices += step;
-        work->matrices += step;
+        status = find_group(call, &from->plan, &part.group, error);
+        if (status == FIRE_OK)
+            status = link_part(call, &part, error);
+        if (fire_plan_slot_bytes(&from->plan) > call->slab_bytes)
+            call->slab_bytes = fire_plan_slot_bytes(&from->plan);
     }
-    return FIRE_OK;
+    if (status == FIRE_OK)
+        skip_views(tensor, &planned);
+    fire_work_release(&planned);
+    return status;
 }
 
 /* True when tensor `index` is like the one before it, of which nothing was skipped and whose plan
@@ -366,16 +277,14 @@ static enum fire_status plan_like_the_last(struct local_call *call, size_t index
 {
     const struct local_work *last = &call->works[index - 1];
     struct local_work *work = &call->works[index];
-    const struct local_part part = call->parts[last->part_first];
-    enum fire_status status;
+    struct local_part part = call->parts[last->part_first];
 
     work->view_count = last->view_count;
     work->elements = last->elements;
     work->matrices = last->matrices;
-    status = link_part(call, index, part.group, part.rows, part.cols, error);
-    if (status == FIRE_OK)
-        call->parts[work->part_first].matrices = part.matrices;
-    return status;
+    part.tensor = index;
+    part.next = SIZE_MAX;
+    return link_part(call, &part, error);
 }
 
 static enum fire_status plan_tensor(struct local_call *call, size_t index, bool *fault,
@@ -393,14 +302,12 @@ static enum fire_status plan_tensor(struct local_call *call, size_t index, bool 
         *fault = false;
         status = plan_like_the_last(call, index, error);
     } else if (status == FIRE_OK) {
-        status = check_tensor(call, index, error);
-        if (status == FIRE_OK)
-            status = plan_views(call, index, fault, error);
+        status = plan_views(call, index, fault, error);
     }
     if (status != FIRE_OK)
         return status;
     if (work->matrices == 0) {
-        skip_by_rule(&tensor->result, work->view_count);
+        fire_work_skip(&tensor->result, work->view_count);
         return FIRE_OK;
     }
     part = &call->parts[work->part_first];

@@ -63,6 +63,22 @@ uint16_t fire_f32_to_f16(float value)
     return convert_f32_to_f16(value);
 }
 
+double fire_dtype_element(enum fire_dtype dtype, const void *data, uint64_t index)
+{
+    const unsigned char *at = (const unsigned char *)data + index * fire_dtype_bytes(dtype);
+    uint16_t half;
+    double wide;
+    float single;
+
+    switch (dtype) {
+    case FIRE_F64: memcpy(&wide, at, sizeof(wide)); return wide;
+    case FIRE_F32: memcpy(&single, at, sizeof(single)); return (double)single;
+    case FIRE_BF16: memcpy(&half, at, sizeof(half)); return (double)convert_bf16_to_f32(half);
+    case FIRE_F16: memcpy(&half, at, sizeof(half)); return (double)convert_f16_to_f32(half);
+    }
+    return NAN;
+}
+
 double fire_dtype_round(enum fire_dtype dtype, double value)
 {
     switch (dtype) {

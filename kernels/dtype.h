@@ -32,6 +32,9 @@ float fire_f16_to_f32(uint16_t bits);
 uint16_t fire_f32_to_bf16(float value);
 uint16_t fire_f32_to_f16(float value);
 
+/* Element `index` of an array of `dtype` at any address, widened. */
+double fire_dtype_element(enum fire_dtype dtype, const void *data, uint64_t index);
+
 /* `value` as it would read back after being stored as `dtype`. */
 double fire_dtype_round(enum fire_dtype dtype, double value);
 

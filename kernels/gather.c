@@ -6,11 +6,11 @@
  * picking; a transpose is picked in tiles, so that both sides are touched a cache line at a time.
  *
  * Finiteness is one OR a number. Which element was bad is found only when one was. */
-#include <math.h>
+#include "gather.h"
+
 #include <string.h>
 
 #include "convert.h"
-#include "tensor.h"
 
 #define RUN_MAX 512 /* elements picked before they are converted: stays in L1 */
 /* A transposed tile: long runs of the tensor, a cache line of the slot. Shorter runs leave the
@@ -18,30 +18,27 @@
 #define TILE_LONG  256
 #define TILE_SHORT 16
 
-/* The slot's axes as strides, in elements, into the tensor. */
-struct path {
-    uint64_t rows; /* long side */
-    uint64_t cols; /* short side */
-    uint64_t row_stride;
-    uint64_t col_stride;
-};
-
-static struct path path_of(const struct fire_view *view)
+struct gather_path gather_path_of(const struct fire_view *view)
 {
     const bool tall = view->rows >= view->cols;
-    struct path path = {
+
+    return (struct gather_path){
         .rows = fire_view_long(view),
         .cols = fire_view_short(view),
         .row_stride = tall ? view->row_stride : view->col_stride,
         .col_stride = tall ? view->col_stride : view->row_stride,
+        .slot_stride = fire_view_short(view),
     };
+}
 
-    /* Evenly spaced all through: one long row. */
-    if (path.row_stride == path.cols * path.col_stride) {
-        path.cols *= path.rows;
-        path.rows = 1;
-    }
-    return path;
+/* Evenly spaced all through: one long row. */
+static void join_rows(struct gather_path *path)
+{
+    if (path->slot_stride != path->cols || path->row_stride != path->cols * path->col_stride)
+        return;
+    path->cols *= path->rows;
+    path->slot_stride = path->cols;
+    path->rows = 1;
 }
 
 /* --- runs: `count` contiguous numbers converted; true when all of them are finite ------------- */
@@ -110,11 +107,10 @@ NARROW(f32_as_f32, float, float, number)
 NARROW(f32_as_bf16, float, uint16_t, convert_f32_to_bf16(number))
 NARROW(f32_as_f16, float, uint16_t, convert_f32_to_f16(number))
 
-typedef bool (*widen_run)(const char *source, void *slot, size_t count);
 typedef void (*narrow_run)(const void *slot, char *target, size_t count);
 
 /* clang-format off */
-static const widen_run widen_runs[FIRE_DTYPE_COUNT][2] = { /* [tensor][slot is f64] */
+static const gather_run widen_runs[FIRE_DTYPE_COUNT][2] = { /* [tensor][slot is f64] */
     [FIRE_F64]  = { f64_to_f32,  f64_to_f64 },
     [FIRE_F32]  = { f32_to_f32,  f32_to_f64 },
     [FIRE_BF16] = { bf16_to_f32, bf16_to_f64 },
@@ -155,7 +151,7 @@ struct tile {
     size_t rows, cols;
 };
 
-static struct tile tile_at(const struct path *path, uint64_t row, uint64_t col)
+static struct tile tile_at(const struct gather_path *path, uint64_t row, uint64_t col)
 {
     return (struct tile){ row, col, smaller(path->rows - row, TILE_LONG),
                           smaller(path->cols - col, TILE_SHORT) };
@@ -163,14 +159,21 @@ static struct tile tile_at(const struct path *path, uint64_t row, uint64_t col)
 
 /* --- gather ----------------------------------------------------------------------------------- */
 
-static bool gather_rows(const struct path *path, const char *source, size_t bytes, widen_run widen,
-                        char *slot, size_t slot_bytes)
+gather_run gather_run_of(enum fire_dtype dtype, enum fire_dtype compute)
+{
+    FIRE_ASSERT(compute == FIRE_F32 || compute == FIRE_F64);
+    return widen_runs[dtype][compute == FIRE_F64];
+}
+
+static bool gather_rows(const struct gather_path *path, const char *source, size_t bytes,
+                        gather_run widen, char *slot, size_t slot_bytes)
 {
     _Alignas(64) char run[RUN_MAX * 8];
     bool finite = true;
 
     for (uint64_t i = 0; i < path->rows; i++) {
         const char *row = source + i * path->row_stride * bytes;
+        char *to = slot + i * path->slot_stride * slot_bytes;
 
         for (uint64_t j = 0; j < path->cols; j += RUN_MAX) {
             const size_t count = smaller(path->cols - j, RUN_MAX);
@@ -180,16 +183,15 @@ static bool gather_rows(const struct path *path, const char *source, size_t byte
                 pick(from, path->col_stride * bytes, run, bytes, count, bytes);
                 from = run;
             }
-            finite &= widen(from, slot, count);
-            slot += count * slot_bytes;
+            finite &= widen(from, to + j * slot_bytes, count);
         }
     }
     return finite;
 }
 
 /* The tensor is contiguous (or nearer to it) along the slot's columns. */
-static bool gather_tiles(const struct path *path, const char *source, size_t bytes, widen_run widen,
-                         char *slot, size_t slot_bytes)
+static bool gather_tiles(const struct gather_path *path, const char *source, size_t bytes,
+                         gather_run widen, char *slot, size_t slot_bytes)
 {
     _Alignas(64) char block[TILE_LONG * TILE_SHORT * 8];
     bool finite = true;
@@ -204,15 +206,29 @@ static bool gather_tiles(const struct path *path, const char *source, size_t byt
                      bytes);
             for (size_t r = 0; r < tile.rows; r++)
                 finite &= widen(block + r * TILE_SHORT * bytes,
-                                slot + ((i + r) * path->cols + j) * slot_bytes, tile.cols);
+                                slot + ((i + r) * path->slot_stride + j) * slot_bytes, tile.cols);
         }
     }
     return finite;
 }
 
+bool gather_rectangle(const struct gather_path *rectangle, const char *source,
+                      enum fire_dtype dtype, enum fire_dtype compute, char *slot)
+{
+    const gather_run widen = gather_run_of(dtype, compute);
+    const size_t bytes = fire_dtype_bytes(dtype);
+    const size_t slot_bytes = fire_dtype_bytes(compute);
+    struct gather_path path = *rectangle;
+
+    join_rows(&path);
+    if (path.rows == 1 || path.col_stride <= path.row_stride)
+        return gather_rows(&path, source, bytes, widen, slot, slot_bytes);
+    return gather_tiles(&path, source, bytes, widen, slot, slot_bytes);
+}
+
 /* The first element, in the tensor's order, that is not finite once widened. */
 static uint64_t first_bad(const struct fire_view *view, const char *tensor, size_t bytes,
-                          widen_run widen)
+                          gather_run widen)
 {
     uint64_t first = UINT64_MAX;
 
@@ -232,28 +248,19 @@ enum fire_status fire_view_gather(const struct fire_view *view, const void *tens
                                   enum fire_dtype dtype, enum fire_dtype compute, void *slot,
                                   uint64_t *bad_index)
 {
-    const struct path path = path_of(view);
+    const struct gather_path path = gather_path_of(view);
     const size_t bytes = fire_dtype_bytes(dtype);
-    const size_t slot_bytes = fire_dtype_bytes(compute);
-    const widen_run widen = widen_runs[dtype][compute == FIRE_F64];
-    const char *source = (const char *)tensor + view->offset * bytes;
-    bool finite;
 
-    FIRE_ASSERT(compute == FIRE_F32 || compute == FIRE_F64);
-    if (path.rows == 1 || path.col_stride <= path.row_stride)
-        finite = gather_rows(&path, source, bytes, widen, slot, slot_bytes);
-    else
-        finite = gather_tiles(&path, source, bytes, widen, slot, slot_bytes);
-    if (finite)
+    if (gather_rectangle(&path, (const char *)tensor + view->offset * bytes, dtype, compute, slot))
         return FIRE_OK;
     if (bad_index)
-        *bad_index = first_bad(view, tensor, bytes, widen);
+        *bad_index = first_bad(view, tensor, bytes, gather_run_of(dtype, compute));
     return FIRE_BAD_REQUEST;
 }
 
 /* --- scatter ---------------------------------------------------------------------------------- */
 
-static void scatter_rows(const struct path *path, const char *slot, size_t slot_bytes,
+static void scatter_rows(const struct gather_path *path, const char *slot, size_t slot_bytes,
                          narrow_run narrow, char *target, size_t bytes)
 {
     _Alignas(64) char run[RUN_MAX * 8];
@@ -273,7 +280,7 @@ static void scatter_rows(const struct path *path, const char *slot, size_t slot_
     }
 }
 
-static void scatter_tiles(const struct path *path, const char *slot, size_t slot_bytes,
+static void scatter_tiles(const struct gather_path *path, const char *slot, size_t slot_bytes,
                           narrow_run narrow, char *target, size_t bytes)
 {
     _Alignas(64) char block[TILE_LONG * TILE_SHORT * 8];
@@ -296,13 +303,14 @@ static void scatter_tiles(const struct path *path, const char *slot, size_t slot
 void fire_view_scatter(const struct fire_view *view, const void *slot, enum fire_dtype compute,
                        enum fire_dtype dtype, void *tensor)
 {
-    const struct path path = path_of(view);
+    struct gather_path path = gather_path_of(view);
     const size_t bytes = fire_dtype_bytes(dtype);
     const size_t slot_bytes = fire_dtype_bytes(compute);
     const narrow_run narrow = narrow_runs[dtype][compute == FIRE_F64];
     char *target = (char *)tensor + view->offset * bytes;
 
     FIRE_ASSERT(compute == FIRE_F32 || compute == FIRE_F64);
+    join_rows(&path);
     if (path.rows == 1 || path.col_stride <= path.row_stride)
         scatter_rows(&path, slot, slot_bytes, narrow, target, bytes);
     else

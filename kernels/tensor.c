@@ -8,15 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The axes by meaning. Products of them cannot overflow: fire_shape_elements() has passed. */
-struct geometry {
-    uint64_t stack; /* how many tensors are stacked */
-    uint64_t out;
-    uint64_t in;
-    uint64_t taps;   /* k_h k_w */
-    uint64_t blocks; /* row blocks of the split */
-    uint64_t kept;   /* of them, those that are matrices */
-};
+#include "geometry.h"
 
 /* "(768, 3, 16, 16)", as the messages show it. */
 #define SHAPE_TEXT_BYTES (FIRE_AXES_MAX * 22 + 4)
@@ -57,13 +49,8 @@ enum fire_status fire_shape_elements(const struct fire_shape *shape, uint64_t *e
     return FIRE_OK;
 }
 
-static bool block_kept(const struct fire_options *options, uint64_t block)
-{
-    return (options->split_skip >> block & 1) == 0;
-}
-
-static void geometry_of(const struct fire_shape *shape, const struct fire_options *options,
-                        struct geometry *geometry)
+void geometry_of(const struct fire_shape *shape, const struct fire_options *options,
+                 struct geometry *geometry)
 {
     const uint64_t *size = shape->size + options->stack;
     const uint32_t axes = shape->axes - options->stack;
@@ -77,12 +64,7 @@ static void geometry_of(const struct fire_shape *shape, const struct fire_option
     for (uint32_t i = 2; i < axes; i++)
         geometry->taps *= out_first ? size[i] : size[i - 2];
     for (uint64_t i = 0; i < geometry->blocks && i < FIRE_SPLIT_MAX; i++)
-        geometry->kept += block_kept(options, i);
-}
-
-static uint64_t block_rows(const struct fire_options *options, uint64_t out, uint64_t block)
-{
-    return options->split_sizes[0] ? options->split_sizes[block] : out / options->split_count;
+        geometry->kept += geometry_block_kept(options, i);
 }
 
 static enum fire_status check_split(const struct fire_options *options, uint64_t out,
@@ -129,7 +111,7 @@ static enum fire_status check_sides(const struct geometry *geometry,
                          "a matrix would have %" PRIu64 " columns; at most %u are supported%s",
                          cols, FIRE_SIDE_MAX, flat ? " (conv=tap makes narrower ones)" : "");
     for (uint64_t i = 0; i < geometry->blocks; i++) {
-        const uint64_t rows = block_rows(options, geometry->out, i);
+        const uint64_t rows = geometry_block_rows(options, geometry->out, i);
 
         if (rows > FIRE_SIDE_MAX)
             return fire_fail(error, FIRE_BAD_REQUEST, "shape",
@@ -193,12 +175,12 @@ void fire_view_at(const struct fire_shape *shape, const struct fire_options *opt
     kept = index / views_per_block % geometry.kept;
     layer = index / views_per_block / geometry.kept;
     FIRE_ASSERT(layer < geometry.stack);
-    for (block = 0; kept > 0 || !block_kept(options, block); block++) {
-        kept -= block_kept(options, block);
-        row += block_rows(options, geometry.out, block);
+    for (block = 0; kept > 0 || !geometry_block_kept(options, block); block++) {
+        kept -= geometry_block_kept(options, block);
+        row += geometry_block_rows(options, geometry.out, block);
     }
 
-    view->rows = (uint32_t)block_rows(options, geometry.out, block);
+    view->rows = (uint32_t)geometry_block_rows(options, geometry.out, block);
     view->cols = (uint32_t)(flat ? geometry.in * geometry.taps : geometry.in);
     if (options->layout == FIRE_LAYOUT_OUT_IN) {
         view->row_stride = geometry.in * geometry.taps;

@@ -67,11 +67,12 @@ FIRE_NODISCARD enum fire_status fire_work_dormant(const struct fire_shape *shape
                                                   struct fire_result *result,
                                                   struct fire_error *error);
 
-/* Copies elements first … first + count - 1 of a tensor (row-major over its whole shape; `data`
- * holds just these, any alignment) to their places in the slots of its matrices, as
- * fire_view_gather() would, so that a tensor can arrive in pieces. `slots[v]` is the slot of view v;
- * NULL: that view is not wanted. NaN or Inf in a wanted view is FIRE_BAD_REQUEST with `bad_index`,
- * the element's index in the tensor. */
+/* Copies elements first … first + count - 1 of a tensor that fire_work_init() accepted (row-major
+ * over its whole shape; `data` holds just these, any alignment) to their places in the slots of its
+ * matrices, as fire_view_gather() would, so that a tensor can arrive in pieces. `slots[v]` is the
+ * slot of view v; NULL: that view is not wanted. NaN or Inf in a wanted view is FIRE_BAD_REQUEST
+ * with `bad_index` (NULL allowed), the first such element's index in the tensor. Different pieces of
+ * one tensor may be gathered by different threads at once. */
 FIRE_NODISCARD enum fire_status fire_work_gather(const struct fire_shape *shape,
                                                  const struct fire_options *options,
                                                  enum fire_dtype dtype, enum fire_dtype compute,
@@ -79,7 +80,8 @@ FIRE_NODISCARD enum fire_status fire_work_gather(const struct fire_shape *shape,
                                                  void *const *slots, uint64_t *bad_index);
 
 /* True when the slots of all views, one after another, are the tensor's own bytes (f32 or f64 equal
- * to `compute`, out_in layout, rows >= cols, no taps, nothing skipped): no conversion either way. */
+ * to `compute`, out_in with rows >= cols and no taps, or in_out with rows < cols and no split;
+ * nothing skipped): no conversion either way. */
 bool fire_work_is_verbatim(const struct fire_work *work, const struct fire_shape *shape,
                            const struct fire_options *options, enum fire_dtype dtype);
 
