@@ -29,22 +29,15 @@ enum config_action {
     CONFIG_VERSION,    /* --version: settings are not read */
 };
 
-/* What the command line asks for; --help ends the process itself. */
-enum config_action {
-    CONFIG_SERVE,
-    CONFIG_PRINT,      /* --print-config */
-    CONFIG_CHECK,      /* --check-config */
-    CONFIG_SELFTEST,   /* --selftest */
-    CONFIG_HASH_TOKEN, /* --hash-token */
-    CONFIG_VERSION,    /* --version */
-};
-
 /* Limits of one tenant, from the file's `tenants:` list. */
 struct config_tenant {
     char name[TENANT_NAME_BYTES];
     struct tenant_limits limits;
 };
 
+struct config_source; /* where each value came from, and the file and flags to read again */
+
+/* Texts are never NULL after config_load(), but may be empty. */
 struct config {
     enum config_action action;
 
