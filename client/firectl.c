@@ -24,12 +24,14 @@ static const struct {
                            "check this machine's compute paths against the float64 "
                            "reference",
                            firectl_selftest },
+    [FIRECTL_HEALTH] = { "health", "does a daemon serve? exit code 0 if so", firectl_health },
+    [FIRECTL_STATUS] = { "status", "what a daemon is and does: devices, batches, tenants, memory",
+                         firectl_status },
+    [FIRECTL_PING] = { "ping", "round trips to a daemon and how long they take", firectl_ping },
+    [FIRECTL_STAT] = { "stat", "a daemon's rates, one row every interval", firectl_stat },
+    [FIRECTL_TOP] = { "top", "a daemon at a glance, on the whole screen", firectl_top },
+    [FIRECTL_DRAIN] = { "drain", "let a daemon finish its work and end", firectl_drain },
 };
-
-/* Commands that need a daemon, which this version does not have: named so that the message can say
- * so. */
-static const char *const daemon_commands[] = { "health", "status", "ping", "stat", "top", "drain" };
-#define DAEMON_COMMAND_COUNT (sizeof(daemon_commands) / sizeof(daemon_commands[0]))
 
 static volatile sig_atomic_t signal_seen;
 
@@ -99,14 +101,16 @@ static void print_help(FILE *stream)
         fprintf(stream, "  %-10s %s\n", commands[i].name, commands[i].summary);
     fprintf(stream,
             "\nfirectl COMMAND --help says more about one of them; firectl --version is %s.\n"
-            "This version computes in its own process; there is no daemon to talk to yet.\n\n"
+            "File commands compute in this process unless --addr or FIRED_ADDR names a daemon.\n\n"
             "Examples:\n"
             "  firectl reinit model.safetensors -o new.safetensors\n"
             "  firectl reinit checkpoint/ -o new/ --arch llama --only qk\n"
             "  firectl analyze model.safetensors --spectrum --json\n"
             "  firectl compare model.safetensors new.safetensors\n"
-            "  firectl presets official-gpt\n\n"
-            "Exit codes: 0 done; 1 failure; 2 wrong usage; 3 a --fail-if threshold was crossed.\n",
+            "  firectl presets official-gpt\n"
+            "  firectl status --addr unix:fired.sock\n\n"
+            "Exit codes: 0 done; 1 failure; 2 wrong usage; 3 a --fail-if threshold was crossed;\n"
+            "64 + gRPC code when the daemon refused.\n",
             FIRE_VERSION);
 }
 
@@ -115,14 +119,6 @@ static enum firectl_exit unknown_command(const char *word)
     const char *names[FIRECTL_COMMAND_COUNT];
     const char *near;
 
-    for (size_t i = 0; i < DAEMON_COMMAND_COUNT; i++) {
-        if (strcmp(word, daemon_commands[i]) == 0) {
-            firectl_say("'%s' asks a daemon, and this version has none; reinit, analyze, compare, "
-                        "presets and selftest compute in this process",
-                        word);
-            return FIRECTL_USAGE;
-        }
-    }
     for (size_t i = 0; i < FIRECTL_COMMAND_COUNT; i++)
         names[i] = commands[i].name;
     near = fire_nearest_name(word, names, FIRECTL_COMMAND_COUNT);

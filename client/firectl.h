@@ -1,7 +1,8 @@
 /* firectl: the command line of fired. Reading order: firectl.c (which command), firectl_args.c
  * (its options), firectl_task.c (what happens to each tensor), firectl_reinit.c, firectl_analyze.c,
  * firectl_compare.c, firectl_presets.c, firectl_selftest.c (the commands), firectl_report.c (rows
- * of JSON or of a table). Results go to stdout, everything else to stderr. */
+ * of JSON or of a table); firectl_daemon.c, firectl_stat.c, firectl_top.c (commands that ask a
+ * daemon). Results go to stdout, everything else to stderr. */
 #ifndef FIRECTL_H
 #define FIRECTL_H
 
@@ -29,8 +30,15 @@ enum firectl_command {
     FIRECTL_COMPARE,
     FIRECTL_PRESETS,
     FIRECTL_SELFTEST,
+    /* These ask a daemon. */
+    FIRECTL_HEALTH,
+    FIRECTL_STATUS,
+    FIRECTL_PING,
+    FIRECTL_STAT,
+    FIRECTL_TOP,
+    FIRECTL_DRAIN,
 };
-#define FIRECTL_COMMAND_COUNT 5
+#define FIRECTL_COMMAND_COUNT 11
 
 /* --- arguments ------------------------------------------------------------------------------- */
 
@@ -61,19 +69,15 @@ struct firectl_args {
     const char *state_out;
     const char *path;
     uint32_t threads;
-    double deadline_s; /* 0: none */
-    /* A daemon. */
-    bool local;          /* --local */
-    const char *address; /* --addr, or FIRED_ADDR without --local; NULL: none was named */
-    const char *token;   /* NULL: FIRED_TOKEN, as libfire has it */
-    const char *tenant;
-    const char *ca_file;
-    const char *certificate_file;
-    const char *key_file;
-    const char *server_name;
-    enum fire_priority priority;
-    const char *run;
-    int64_t step;
+    double deadline_s;                  /* 0: none */
+    bool local;                         /* --local */
+    struct fire_remote_settings remote; /* its address is --addr, or FIRED_ADDR without --local;
+                                           NULL: none was named */
+    uint32_t count;                     /* -n: round trips or frames; 0: the command's default */
+    double interval_s;                  /* between them; 0: the default */
+    uint32_t limit_s;                   /* of draining; 0: the daemon's */
+    bool latency;
+    bool batch; /* top without a screen */
     bool json;
     bool dry_run;
     bool per_matrix;
@@ -338,5 +342,11 @@ enum firectl_exit firectl_analyze(const struct firectl_args *args);
 enum firectl_exit firectl_compare(const struct firectl_args *args);
 enum firectl_exit firectl_presets(const struct firectl_args *args);
 enum firectl_exit firectl_selftest(const struct firectl_args *args);
+enum firectl_exit firectl_health(const struct firectl_args *args);
+enum firectl_exit firectl_status(const struct firectl_args *args);
+enum firectl_exit firectl_ping(const struct firectl_args *args);
+enum firectl_exit firectl_stat(const struct firectl_args *args);
+enum firectl_exit firectl_top(const struct firectl_args *args);
+enum firectl_exit firectl_drain(const struct firectl_args *args);
 
 #endif

@@ -10,7 +10,11 @@
 
 #include "firectl.h"
 
-#define THREADS_MAX 512u /* the CPU backend's */
+#define THREADS_MAX    512u /* the CPU backend's */
+#define COUNT_MAX      1000000u
+#define LIMIT_S_MAX    86400u
+#define INTERVAL_S_MIN 0.05
+#define INTERVAL_S_MAX 3600.0
 
 enum {
     KEY_PRESET = 256,
@@ -50,16 +54,24 @@ enum {
     KEY_PRIORITY,
     KEY_RUN,
     KEY_STEP,
+    KEY_INTERVAL,
+    KEY_LIMIT,
+    KEY_LATENCY,
+    KEY_BATCH,
     KEY_OUTPUT = 'o',
     KEY_QUIET = 'q',
+    KEY_COUNT = 'n',
 };
 
-#define R (1u << FIRECTL_REINIT)
-#define A (1u << FIRECTL_ANALYZE)
-#define C (1u << FIRECTL_COMPARE)
-#define P (1u << FIRECTL_PRESETS)
-#define S (1u << FIRECTL_SELFTEST)
-#define D (~0u << (FIRECTL_SELFTEST + 1)) /* the commands that ask a daemon follow selftest */
+#define R     (1u << FIRECTL_REINIT)
+#define A     (1u << FIRECTL_ANALYZE)
+#define C     (1u << FIRECTL_COMPARE)
+#define P     (1u << FIRECTL_PRESETS)
+#define S     (1u << FIRECTL_SELFTEST)
+#define D     (~0u << (FIRECTL_SELFTEST + 1)) /* the commands that ask a daemon follow selftest */
+#define PING  (1u << FIRECTL_PING)
+#define TOP   (1u << FIRECTL_TOP)
+#define DRAIN (1u << FIRECTL_DRAIN)
 
 /* clang-format off */
 static const struct {
@@ -104,13 +116,22 @@ static const struct {
     { "per-matrix", KEY_PER_MATRIX, NULL, R | A, "with --json, one object a matrix inside" },
     { "fail-if", KEY_FAIL_IF, "FIELD<|<=|>|>=VALUE", R | A | C,
       "exit 3 if a tensor's field is so; repeatable" },
-    { "json", KEY_JSON, NULL, R | A | C | P | S, "one JSON object a line instead of a table" },
+    { "json", KEY_JSON, NULL, (R | A | C | P | S | D) & ~TOP, "one JSON object a line instead of a table" },
     { "threads", KEY_THREADS, "N", R | A | C | S, "compute threads; default all there are" },
     { "path", KEY_PATH, "NAME", R | A | C | S,
       "compute path: auto, portable, avx2, avx512 or amx" },
     { "deadline", KEY_DEADLINE, "SECONDS", R | A | C, "give up, and write nothing, after so long" },
+    { "deadline", KEY_DEADLINE, "SECONDS", D, "give up after so long without an answer; "
+      "default 10" },
+    { "count", KEY_COUNT, "N", PING | TOP, "round trips (default 4, with --latency 1000), or "
+      "frames of --batch (default 1)" },
+    { "interval", KEY_INTERVAL, "SECONDS", PING | TOP, "between them; default 1" },
+    { "latency", KEY_LATENCY, NULL, PING, "one after another without a pause; only the summary" },
+    { "batch", KEY_BATCH, NULL, TOP, "print frames as text, without a screen" },
+    { "limit", KEY_LIMIT, "SECONDS", DRAIN,
+      "cancel what still runs after so long; default: the daemon's setting" },
     { "quiet", KEY_QUIET, NULL, R | A | C, "no progress bar" },
-    { "no-color", KEY_NO_COLOR, NULL, R | A | C | P | S, "no colours (also NO_COLOR, TERM=dumb)" },
+    { "no-color", KEY_NO_COLOR, NULL, R | A | C | P | S | D, "no colours (also NO_COLOR, TERM=dumb)" },
     { "local", KEY_LOCAL, NULL, R | A | C | P | S,
       "compute in this process, whatever FIRED_ADDR says; the default when that is not set" },
     { "addr", KEY_ADDR, "ADDRESS", R | A | C | D,
@@ -168,6 +189,32 @@ static const struct {
       "Projects a handful of matrices on every compute path of this machine and compares them with "
       "the float64 reference.\v"
       "Examples:\n  firectl selftest\n  firectl selftest --path avx2 --json\n" },
+    [FIRECTL_HEALTH] = { "",
+      "Asks a daemon whether it serves. Exit code 0: SERVING; 1: it answers, but does not serve "
+      "(it drains); 64 + gRPC code: no answer (78: nobody is there).\v"
+      "Examples:\n  firectl health\n  firectl health --addr unix:fired.sock --deadline 2\n" },
+    [FIRECTL_STATUS] = { "",
+      "What a daemon is and does: version, addresses, calls, refusals by reason, memory, devices, "
+      "batches by shape, tenants.\v"
+      "Examples:\n  firectl status\n  firectl status --addr 127.0.0.1:8470 --json\n" },
+    [FIRECTL_PING] = { "",
+      "Round trips to a daemon (Health/Check), and their least, median, 90th and 99th percentile "
+      "and largest time. The connection is made before the first.\v"
+      "Examples:\n  firectl ping\n  firectl ping --latency -n 10000 --json\n" },
+    [FIRECTL_STAT] = { "[INTERVAL [COUNT]]",
+      "A row every INTERVAL seconds (default 1): calls, matrices and batches a second, the mean "
+      "batch, matrices waiting and running, how busy the devices are, memory in use, refusals a "
+      "second. The first row is about the time since the daemon's start. Without COUNT it goes on "
+      "until it is stopped.\v"
+      "Examples:\n  firectl stat\n  firectl stat 5 12 --json\n" },
+    [FIRECTL_TOP] = { "",
+      "Devices, queue, batches by shape and tenants on the whole screen. Keys: q quits, space "
+      "refreshes now, + and - change the interval.\v"
+      "Examples:\n  firectl top\n  firectl top --interval 0.5\n  firectl top --batch -n 2\n" },
+    [FIRECTL_DRAIN] = { "",
+      "Tells a daemon to take no new work, to finish what runs and to end, as SIGTERM does. "
+      "Returns at once.\v"
+      "Examples:\n  firectl drain\n  firectl drain --limit 30 --addr unix:fired.sock\n" },
 };
 /* clang-format on */
 
@@ -177,6 +224,9 @@ static const struct {
 #undef P
 #undef S
 #undef D
+#undef PING
+#undef TOP
+#undef DRAIN
 
 #define ROW_COUNT (sizeof(rows) / sizeof(rows[0]))
 
@@ -312,8 +362,9 @@ static error_t parse_arch(const char *text, struct argp_state *state, struct fir
 static error_t parse_argument(const char *text, struct argp_state *state)
 {
     static const uint32_t inputs_max[] = {
-        [FIRECTL_REINIT] = 1,  [FIRECTL_ANALYZE] = 1,  [FIRECTL_COMPARE] = 2,
-        [FIRECTL_PRESETS] = 1, [FIRECTL_SELFTEST] = 0,
+        [FIRECTL_REINIT] = 1,   [FIRECTL_ANALYZE] = 1, [FIRECTL_COMPARE] = 2, [FIRECTL_PRESETS] = 1,
+        [FIRECTL_SELFTEST] = 0, [FIRECTL_HEALTH] = 0,  [FIRECTL_STATUS] = 0,  [FIRECTL_PING] = 0,
+        [FIRECTL_STAT] = 2,     [FIRECTL_TOP] = 0,     [FIRECTL_DRAIN] = 0,
     };
     struct firectl_args *args = ((struct parse *)state->input)->args;
 
@@ -344,6 +395,52 @@ static bool parse_list_option(struct parse *parse, int key, const char *text)
     }
 }
 
+/* A whole number from 1. */
+static error_t parse_count(const char *option, const char *text, uint32_t most,
+                           struct argp_state *state, uint32_t *count)
+{
+    char *end = NULL;
+    unsigned long value;
+
+    errno = 0;
+    value = strtoul(text, &end, 10);
+    if (errno || end == text || *end || text[0] == '-' || !value || value > most) {
+        argp_error(state, "%s must be 1 to %u, got '%s'", option, most, text);
+        return EINVAL;
+    }
+    *count = (uint32_t)value;
+    return 0;
+}
+
+static error_t parse_interval(const char *text, struct argp_state *state, double *seconds)
+{
+    char *end = NULL;
+    const double value = strtod(text, &end);
+
+    if (end == text || *end || !(value >= INTERVAL_S_MIN) || value > INTERVAL_S_MAX) {
+        argp_error(state, "--interval must be %g to %g seconds, got '%s'", INTERVAL_S_MIN,
+                   INTERVAL_S_MAX, text);
+        return EINVAL;
+    }
+    *seconds = value;
+    return 0;
+}
+
+/* Options of ping, top and drain; ARGP_ERR_UNKNOWN when `key` is none of them. */
+static error_t parse_watch_option(int key, const char *text, struct argp_state *state)
+{
+    struct firectl_args *args = ((struct parse *)state->input)->args;
+
+    switch (key) {
+    case KEY_COUNT: return parse_count("--count", text, COUNT_MAX, state, &args->count);
+    case KEY_INTERVAL: return parse_interval(text, state, &args->interval_s);
+    case KEY_LIMIT: return parse_count("--limit", text, LIMIT_S_MAX, state, &args->limit_s);
+    case KEY_LATENCY: args->latency = true; return 0;
+    case KEY_BATCH: args->batch = true; return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
 /* Options about the daemon; ARGP_ERR_UNKNOWN when `key` is none of them. */
 static error_t parse_remote_option(int key, const char *text, struct argp_state *state)
 {
@@ -351,17 +448,17 @@ static error_t parse_remote_option(int key, const char *text, struct argp_state 
 
     switch (key) {
     case KEY_LOCAL: args->local = true; return 0;
-    case KEY_ADDR: args->address = text; return 0;
-    case KEY_TOKEN: args->token = text; return 0;
-    case KEY_TENANT: args->tenant = text; return 0;
-    case KEY_CA: args->ca_file = text; return 0;
-    case KEY_CERT: args->certificate_file = text; return 0;
-    case KEY_KEY: args->key_file = text; return 0;
-    case KEY_SERVER_NAME: args->server_name = text; return 0;
-    case KEY_PRIORITY: return parse_priority(text, state, &args->priority);
-    case KEY_RUN: args->run = text; return 0;
-    case KEY_STEP: return parse_step(text, state, &args->step);
-    default: return ARGP_ERR_UNKNOWN;
+    case KEY_ADDR: args->remote.address = text; return 0;
+    case KEY_TOKEN: args->remote.token = text; return 0;
+    case KEY_TENANT: args->remote.tenant = text; return 0;
+    case KEY_CA: args->remote.ca_file = text; return 0;
+    case KEY_CERT: args->remote.certificate_file = text; return 0;
+    case KEY_KEY: args->remote.key_file = text; return 0;
+    case KEY_SERVER_NAME: args->remote.server_name = text; return 0;
+    case KEY_PRIORITY: return parse_priority(text, state, &args->remote.priority);
+    case KEY_RUN: args->remote.run = text; return 0;
+    case KEY_STEP: return parse_step(text, state, &args->remote.step);
+    default: return parse_watch_option(key, text, state);
     }
 }
 
@@ -450,7 +547,7 @@ static enum firectl_exit check_options(enum firectl_command command, int argc, c
  * credentials is checked when it is used. */
 static enum firectl_exit check_remote(struct firectl_args *args)
 {
-    const char *given = args->address;
+    const char *given = args->remote.address;
 
     if (given && args->local) {
         firectl_say("--local computes in this process, --addr asks a daemon: give one of them");
@@ -458,21 +555,21 @@ static enum firectl_exit check_remote(struct firectl_args *args)
     }
     if (!given && !args->local && args->command != FIRECTL_PRESETS &&
         args->command != FIRECTL_SELFTEST)
-        args->address = getenv("FIRED_ADDR");
-    if (args->address && !args->address[0])
-        args->address = NULL;
-    if (given && !args->address) {
+        args->remote.address = getenv("FIRED_ADDR");
+    if (args->remote.address && !args->remote.address[0])
+        args->remote.address = NULL;
+    if (given && !args->remote.address) {
         firectl_say("--addr is empty; give unix:PATH or HOST:PORT, or --local");
         return FIRECTL_USAGE;
     }
-    if (args->address && (args->threads || args->path)) {
+    if (args->remote.address && (args->threads || args->path)) {
         firectl_say("--%s is about computing in this process, but %s names a daemon: add --local, "
                     "or leave out --%s (the daemon has its own)",
                     args->threads ? "threads" : "path", given ? "--addr" : "FIRED_ADDR",
                     args->threads ? "threads" : "path");
         return FIRECTL_USAGE;
     }
-    if (!args->certificate_file != !args->key_file) {
+    if (!args->remote.certificate_file != !args->remote.key_file) {
         firectl_say("--cert and --key belong together: give both or neither");
         return FIRECTL_USAGE;
     }
