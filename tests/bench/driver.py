@@ -34,6 +34,12 @@ BENCHES = {
     "memory": "working memory of one matrix, and a 4 GB sharded checkpoint",
     "growth": "time per flop from 256 to 4096, and sizes beside their padded neighbour",
     "determinism": "same bits for any number of threads, any batch, run after run",
+    "remote": "a model through the daemon against PyTorch locally; the wire against an echo",
+    "actors": "64 callers with one 64² each: batching on and off, Triton and mosec",
+    "fairness": "a small call beside a flood of large ones; two floods of weights 1:3",
+    "deadlines": "how late an expired call hears of it, and that it is never computed",
+    "overload": "ten times more than can be served, for a minute",
+    "soak": "ten minutes of mixed calls: the memory must not grow",
 }
 
 

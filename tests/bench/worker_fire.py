@@ -25,6 +25,16 @@ def open_client(path=None, threads=None):
     return client.caps()
 
 
+def open_remote(address):
+    """A client of a daemon instead."""
+    global client
+    if client is not None:
+        client.close()
+    prepared.clear()
+    client = libfire.Client(address=address)
+    return client.caps()
+
+
 def load(key, path):
     arrays[key] = np.load(path)
 
@@ -34,9 +44,11 @@ def forget():
     arrays.clear()
 
 
-def prepare(job, keys, preset, options, statistics):
-    """A job is a list of calls timed together: one for each input in `keys`."""
-    prepared[job] = [client.prepare(arrays[key], preset, options, statistics) for key in keys]
+def prepare(job, keys, preset, options, statistics, count=1):
+    """A job is a list of calls timed together: one for each input in `keys`. With `count` each is
+    so many tensors, its first axis."""
+    prepared[job] = [client.prepare(arrays[key], preset, options, statistics, count=count)
+                     for key in keys]
 
 
 def run(job, repeat):
@@ -83,5 +95,5 @@ def working_bytes(job):
 
 
 if __name__ == "__main__":
-    serve({"open": open_client, "load": load, "forget": forget, "prepare": prepare, "run": run,
+    serve({"open": open_client, "open_remote": open_remote, "load": load, "forget": forget, "prepare": prepare, "run": run,
            "save": save, "fields": fields, "digest": digest, "working_bytes": working_bytes})

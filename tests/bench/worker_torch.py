@@ -115,6 +115,26 @@ def model_run(path, out, plan, steps):
     return time.perf_counter() - start
 
 
+chosen = {}
+
+
+def set_load(path, plan, steps):
+    """Keeps the matrices of a plan in memory, laid out as the loop takes them."""
+    weights = load_file(path)
+    chosen["matrices"] = [
+        (part.contiguous(), rule["scale"], k) for name, rule in plan.items()
+        for part, k in zip(parts_of(weights[name], rule["layout"], rule["split"]), steps[name])]
+
+
+def set_run():
+    """The official loop over all of them: seconds."""
+    time.sleep(SETTLE_S)
+    start = time.perf_counter()
+    chosen["done"] = [scale * official.newton_schulz(matrix, k)
+                      for matrix, scale, k in chosen["matrices"]]
+    return time.perf_counter() - start
+
+
 if __name__ == "__main__":
-    serve({"load": load, "forget": forget, "find_steps": find_steps,
+    serve({"load": load, "set_load": set_load, "set_run": set_run, "forget": forget, "find_steps": find_steps,
            "run": run, "save": save, "model_steps": model_steps, "model_run": model_run})

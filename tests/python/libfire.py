@@ -46,6 +46,8 @@ def load_library():
     library.fire_result_field_at.restype = ctypes.POINTER(ResultField)
     library.fire_result_field_at.argtypes = [ctypes.c_size_t]
     library.fire_client_open_flat.argtypes = [u32, text, ctypes.POINTER(pointer)]
+    library.fire_client_open_remote_flat.argtypes = [text, text, text, ctypes.POINTER(pointer)]
+    library.fire_last_error.restype = text
     library.fire_client_close.argtypes = [pointer]
     library.fire_client_close.restype = None
     library.fire_client_caps.argtypes = [pointer, ctypes.POINTER(Caps)]
@@ -62,15 +64,20 @@ def pairs(options):
 
 
 class Client:
-    """A pool of `threads` threads on one compute path. Close it when done."""
+    """A pool of `threads` threads on one compute path, or the daemon at `address`. Close it when
+    done."""
 
-    def __init__(self, threads=0, path=None):
+    def __init__(self, threads=0, path=None, address=None):
         self.library = load_library()
         self.handle = ctypes.c_void_p()
-        status = self.library.fire_client_open_flat(
-            threads, path.encode() if path else None, ctypes.byref(self.handle))
+        if address:
+            status = self.library.fire_client_open_remote_flat(
+                address.encode(), None, None, ctypes.byref(self.handle))
+        else:
+            status = self.library.fire_client_open_flat(
+                threads, path.encode() if path else None, ctypes.byref(self.handle))
         if status != 0:
-            raise FireError(f"no client with {threads} threads on path {path}: status {status}")
+            raise FireError(self.library.fire_last_error().decode())
         count = self.library.fire_result_field_count()
         self.fields = [self.library.fire_result_field_at(index).contents.name.decode()
                        for index in range(count)]
