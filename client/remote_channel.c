@@ -1,56 +1,100 @@
-/* remote_channel: address, credentials and settings of a channel. */
+/* remote_channel: address, TLS files, token and tenant of a daemon, and the core channel to it. */
 #include "remote_channel.h"
 
 #include <errno.h>
 #include <grpc/grpc_security.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 
-#define DEFAULT_ADDRESS      "127.0.0.1:8470"
-#define DEFAULT_SOCKET       "/run/fired/fired.sock"
-#define ADDRESS_BYTES        512
-#define PEM_BYTES_MAX        (1L << 20)
-#define TOKEN_BYTES_MAX      4096
-#define RECONNECT_MS_INITIAL 100
-#define RECONNECT_MS_MAX     2000
+#define FILE_BYTES_MAX         (1u << 20) /* of certificates or a key */
+#define ADDRESS_DEFAULT        "127.0.0.1:8470"
+#define BACKOFF_MS_FIRST       100
+#define BACKOFF_MS_MAX         5000
+#define CONNECT_MS_MAX         5000
+#define METADATA_MAX           2u
+#define UNIX_PATH_BYTES_MAX    107u /* of struct sockaddr_un */
+#define HEADER_VALUE_BYTES_MAX 4096u
 
 struct remote_channel {
+    char *address;
+    char *tenant;
+    char *authorization; /* "Bearer …", or NULL */
+    char *ca;            /* PEM texts, or NULL */
+    char *certificate;
+    char *key;
+    char *server_name;
+    bool initialised; /* it owns one grpc_init() */
     grpc_channel *core;
-    char address[ADDRESS_BYTES];
-    grpc_metadata metadata[2];
+    grpc_metadata metadata[METADATA_MAX];
     size_t metadata_count;
 };
 
-static bool is_socket(const char *path)
+static enum fire_status copy_text(const char *text, char **copy, struct fire_error *error)
 {
-    struct stat about;
-
-    return stat(path, &about) == 0 && S_ISSOCK(about.st_mode);
+    if (!text)
+        return FIRE_OK;
+    *copy = strdup(text);
+    return *copy ? FIRE_OK : fire_fail_memory(error, strlen(text) + 1);
 }
 
-/* The address of the settings, the environment or a daemon with default settings. */
-static void choose_address(const char *given, char address[ADDRESS_BYTES])
+/* Reads a whole small file as text. */
+static enum fire_status read_file(const char *path, const char *field, char **text,
+                                  struct fire_error *error)
+{
+    FILE *file;
+    size_t bytes = 0;
+
+    if (!path)
+        return FIRE_OK;
+    file = fopen(path, "rbe");
+    if (!file)
+        return fire_fail(error, FIRE_IO, field, "%s: cannot read %.300s: %s", field, path,
+                         strerror(errno));
+    *text = malloc(FILE_BYTES_MAX + 1);
+    if (*text)
+        bytes = fread(*text, 1, FILE_BYTES_MAX + 1, file);
+    if (!*text || ferror(file) || bytes == 0 || bytes > FILE_BYTES_MAX) {
+        const bool no_memory = !*text;
+        const bool failed = ferror(file) != 0;
+
+        fclose(file);
+        if (no_memory)
+            return fire_fail_memory(error, FILE_BYTES_MAX + 1);
+        return fire_fail(error, FIRE_IO, field, "%s: %.300s %s; give a PEM file", field, path,
+                         failed  ? "cannot be read"
+                         : bytes ? "is over 1 MiB"
+                                 : "is empty");
+    }
+    fclose(file);
+    (*text)[bytes] = '\0';
+    if (!strstr(*text, "-----BEGIN "))
+        return fire_fail(error, FIRE_BAD_REQUEST, field, "%s: %.300s is no PEM file", field, path);
+    return FIRE_OK;
+}
+
+static bool is_socket(const char *path)
+{
+    struct stat status;
+
+    return stat(path, &status) == 0 && S_ISSOCK(status.st_mode);
+}
+
+/* The address when none was given: the socket of a daemon with default settings, of this user or of
+ * the system, or else the default port. */
+static void default_address(char *address, size_t address_bytes)
 {
     const char *runtime = getenv("XDG_RUNTIME_DIR");
-    char path[ADDRESS_BYTES - 8];
 
-    if (!given || !given[0])
-        given = getenv("FIRED_ADDR");
-    if (given && given[0]) {
-        snprintf(address, ADDRESS_BYTES, "%s", given);
-        return;
+    if (runtime && runtime[0]) {
+        snprintf(address, address_bytes, "unix:%s/fired/fired.sock", runtime);
+        if (is_socket(address + strlen("unix:")))
+            return;
     }
-    snprintf(path, sizeof(path), "%s/fired/fired.sock", runtime && runtime[0] ? runtime : "");
-    if (is_socket(path))
-        snprintf(address, ADDRESS_BYTES, "unix:%s", path);
-    else if (is_socket(DEFAULT_SOCKET))
-        snprintf(address, ADDRESS_BYTES, "unix:%s", DEFAULT_SOCKET);
-    else
-        snprintf(address, ADDRESS_BYTES, "%s", DEFAULT_ADDRESS);
+    snprintf(address, address_bytes, "unix:/run/fired/fired.sock");
+    if (!is_socket(address + strlen("unix:")))
+        snprintf(address, address_bytes, ADDRESS_DEFAULT);
 }
 
 static enum fire_status check_address(const char *address, struct fire_error *error)
@@ -60,22 +104,34 @@ static enum fire_status check_address(const char *address, struct fire_error *er
     unsigned long port;
 
     if (strncmp(address, "unix:", 5) == 0) {
-        if (!address[5])
-            return fire_fail(error, FIRE_BAD_REQUEST, "address",
-                             "the address 'unix:' has no path; give unix:PATH");
-        if (strlen(address + 5) >= sizeof(((struct sockaddr_un *)NULL)->sun_path))
-            return fire_fail(error, FIRE_BAD_REQUEST, "address",
-                             "the socket's path is longer than %zu bytes, which no socket can "
-                             "have; give a shorter one",
-                             sizeof(((struct sockaddr_un *)NULL)->sun_path) - 1);
-        return FIRE_OK;
-    }
-    errno = 0;
-    port = colon ? strtoul(colon + 1, &end, 10) : 0;
-    if (!colon || colon == address || errno || end == colon + 1 || *end || !port || port > 65535)
+        if (address[5] && strlen(address + 5) <= UNIX_PATH_BYTES_MAX)
+            return FIRE_OK;
         return fire_fail(error, FIRE_BAD_REQUEST, "address",
-                         "'%.200s' is no address; give unix:PATH or HOST:PORT, such as %s", address,
-                         DEFAULT_ADDRESS);
+                         "the socket path of '%.200s' must have 1 to %u bytes", address,
+                         UNIX_PATH_BYTES_MAX);
+    }
+    port = colon ? strtoul(colon + 1, &end, 10) : 0;
+    if (!colon || colon == address || !colon[1] || *end || port < 1 || port > 65535 ||
+        strchr(address, '/'))
+        return fire_fail(error, FIRE_BAD_REQUEST, "address",
+                         "the address '%.200s' is neither unix:PATH nor HOST:PORT", address);
+    return FIRE_OK;
+}
+
+/* Text that travels as metadata: printable ASCII without blanks at its ends. */
+static enum fire_status check_header(const char *text, const char *field, struct fire_error *error)
+{
+    const size_t length = strlen(text);
+
+    for (size_t i = 0; i < length; i++) {
+        if (text[i] < 0x20 || text[i] > 0x7e)
+            return fire_fail(error, FIRE_BAD_REQUEST, field,
+                             "the %s has a byte that is no printable ASCII (a line end?)", field);
+    }
+    if (length == 0 || length > HEADER_VALUE_BYTES_MAX || text[0] == ' ' || text[length - 1] == ' ')
+        return fire_fail(error, FIRE_BAD_REQUEST, field,
+                         "the %s must have 1 to %u bytes and no blank at its ends", field,
+                         HEADER_VALUE_BYTES_MAX);
     return FIRE_OK;
 }
 
@@ -86,211 +142,199 @@ static bool is_loopback(const char *address)
            strncmp(address, "[::1]:", 6) == 0 || strncmp(address, "localhost:", 10) == 0;
 }
 
-/* A whole PEM file as text; the caller frees it. NULL: `error` says why. */
-static char *read_pem(const char *path, const char *what, struct fire_error *error)
-{
-    FILE *file = fopen(path, "rb");
-    char *text = malloc((size_t)PEM_BYTES_MAX + 1);
-    size_t bytes = 0;
-
-    if (!text)
-        (void)fire_fail_memory(error, (unsigned long long)PEM_BYTES_MAX);
-    else if (!file)
-        (void)fire_fail(error, FIRE_IO, what, "the %s '%.200s' cannot be read: %s", what, path,
-                        strerror(errno));
-    else
-        bytes = fread(text, 1, (size_t)PEM_BYTES_MAX, file);
-    if (file)
-        fclose(file);
-    if (!bytes) {
-        if (text && file)
-            (void)fire_fail(error, FIRE_IO, what,
-                            "the %s '%.200s' is empty or cannot be read; it "
-                            "must be a PEM file",
-                            what, path);
-        free(text);
-        return NULL;
-    }
-    text[bytes] = '\0';
-    if (!strstr(text, "-----BEGIN ")) {
-        (void)fire_fail(error, FIRE_BAD_REQUEST, what,
-                        "the %s '%.200s' is no PEM file: it has no "
-                        "line -----BEGIN",
-                        what, path);
-        free(text);
-        return NULL;
-    }
-    return text;
-}
-
-/* Plain or TLS credentials; NULL: `error` says why. */
-static grpc_channel_credentials *make_credentials(const struct fire_remote_settings *settings,
-                                                  struct fire_error *error)
-{
-    grpc_channel_credentials *credentials = NULL;
-    grpc_ssl_pem_key_cert_pair pair = { 0 };
-    char *ca = NULL, *certificate = NULL, *key = NULL;
-
-    if (!settings->certificate_file != !settings->key_file) {
-        (void)fire_fail(error, FIRE_BAD_REQUEST, "certificate_file",
-                        "a certificate and its key belong together; give both or neither");
-        return NULL;
-    }
-    if (settings->certificate_file && !settings->ca_file) {
-        (void)fire_fail(error, FIRE_BAD_REQUEST, "ca_file",
-                        "a client certificate is for TLS, which needs to know who signs the "
-                        "daemon's certificate; give the CA's file too");
-        return NULL;
-    }
-    if (!settings->ca_file)
-        return grpc_insecure_credentials_create();
-    ca = read_pem(settings->ca_file, "CA file", error);
-    if (ca && settings->certificate_file) {
-        certificate = read_pem(settings->certificate_file, "certificate file", error);
-        key = certificate ? read_pem(settings->key_file, "key file", error) : NULL;
-        pair = (grpc_ssl_pem_key_cert_pair){ .private_key = key, .cert_chain = certificate };
-    }
-    if (ca && (key || !settings->certificate_file)) {
-        credentials = grpc_ssl_credentials_create(ca, key ? &pair : NULL, NULL, NULL);
-        if (!credentials)
-            (void)fire_fail(error, FIRE_BAD_REQUEST, "ca_file",
-                            "gRPC does not accept these TLS files; check them with openssl x509");
-    }
-    free(ca);
-    free(certificate);
-    free(key);
-    return credentials;
-}
-
-static void add_metadata(struct remote_channel *remote, const char *key, const char *text)
-{
-    remote->metadata[remote->metadata_count++] =
-        (grpc_metadata){ .key = grpc_slice_from_static_string(key),
-                         .value = grpc_slice_from_copied_string(text) };
-}
-
-/* Token and tenant, which must be printable: they become header lines. */
-static enum fire_status make_metadata(struct remote_channel *remote,
-                                      const struct fire_remote_settings *settings,
-                                      struct fire_error *error)
+static enum fire_status take_token(struct remote_channel *channel,
+                                   const struct fire_remote_settings *settings,
+                                   struct fire_error *error)
 {
     const char *token = settings->token ? settings->token : getenv("FIRED_TOKEN");
-    char line[TOKEN_BYTES_MAX + 8];
+    enum fire_status status;
 
-    for (int i = 0; i < 2; i++) {
-        const char *text = i ? settings->tenant : token;
-
-        for (const char *at = text; at && *at; at++) {
-            if (*at <= ' ' || *at > '~')
-                return fire_fail(error, FIRE_BAD_REQUEST, i ? "tenant" : "token",
-                                 "the %s has a blank or a character that is not printable ASCII; "
-                                 "check how it was read",
-                                 i ? "tenant" : "token");
-        }
+    if (!token || !token[0])
+        return FIRE_OK;
+    status = check_header(token, "token", error);
+    if (status != FIRE_OK)
+        return status;
+    if (!settings->ca_file && !is_loopback(channel->address))
+        return fire_fail(error, FIRE_BAD_REQUEST, "token",
+                         "the token would travel unprotected to %.200s; use TLS (give the CA's "
+                         "file), or leave the token out",
+                         channel->address);
+    if (asprintf(&channel->authorization, "Bearer %s", token) < 0) {
+        channel->authorization = NULL;
+        return fire_fail_memory(error, strlen(token));
     }
-    if (token && token[0]) {
-        if (strlen(token) > TOKEN_BYTES_MAX)
-            return fire_fail(error, FIRE_BAD_REQUEST, "token", "the token is longer than %d bytes",
-                             TOKEN_BYTES_MAX);
-        if (!settings->ca_file && !is_loopback(remote->address))
-            return fire_fail(error, FIRE_BAD_REQUEST, "token",
-                             "the token would travel unprotected to %.200s; use TLS (give the CA's "
-                             "file), or leave the token out",
-                             remote->address);
-        snprintf(line, sizeof(line), "Bearer %s", token);
-        add_metadata(remote, "authorization", line);
-    }
-    if (settings->tenant && settings->tenant[0])
-        add_metadata(remote, "x-fired-tenant", settings->tenant);
     return FIRE_OK;
 }
 
-static grpc_channel *make_channel(const char *address, const char *server_name,
-                                  grpc_channel_credentials *credentials)
+static enum fire_status take_names(struct remote_channel *channel,
+                                   const struct fire_remote_settings *settings,
+                                   struct fire_error *error)
 {
-    grpc_arg items[] = {
-        { GRPC_ARG_INTEGER, GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, { .integer = INT_MAX } },
-        { GRPC_ARG_INTEGER, GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, { .integer = INT_MAX } },
-        { GRPC_ARG_INTEGER,
-          GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS,
-          { .integer = RECONNECT_MS_INITIAL } },
-        { GRPC_ARG_INTEGER, GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, { .integer = RECONNECT_MS_MAX } },
-        { GRPC_ARG_INTEGER, GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, { .integer = RECONNECT_MS_MAX } },
-        /* Weights go to the address that was named, whatever http_proxy says. */
-        { GRPC_ARG_INTEGER, GRPC_ARG_ENABLE_HTTP_PROXY, { .integer = 0 } },
-        /* What is tried again is the caller's to decide. */
-        { GRPC_ARG_INTEGER, GRPC_ARG_ENABLE_RETRIES, { .integer = 0 } },
-        { GRPC_ARG_STRING, GRPC_SSL_TARGET_NAME_OVERRIDE_ARG, { .string = (char *)server_name } },
-    };
-    const grpc_channel_args args = { .num_args = sizeof(items) / sizeof(items[0]) - !server_name,
-                                     .args = items };
-
-    return grpc_channel_create(address, credentials, &args);
-}
-
-enum fire_status remote_channel_open(const struct fire_remote_settings *settings,
-                                     struct remote_channel **remote, struct fire_error *error)
-{
-    static const struct fire_remote_settings defaults;
-    grpc_channel_credentials *credentials = NULL;
-    struct remote_channel *made = calloc(1, sizeof(*made));
+    const char *address = settings->address ? settings->address : getenv("FIRED_ADDR");
+    char text[256];
     enum fire_status status;
 
-    *remote = NULL;
-    if (!settings)
-        settings = &defaults;
-    if (!made)
-        return fire_fail_memory(error, sizeof(*made));
-    grpc_init();
-    choose_address(settings->address, made->address);
-    status = check_address(made->address, error);
-    if (status == FIRE_OK)
-        status = make_metadata(made, settings, error);
-    if (status == FIRE_OK) {
-        credentials = make_credentials(settings, error);
-        if (!credentials)
-            status = error ? error->status : FIRE_BAD_REQUEST;
+    if (!address || !address[0]) {
+        default_address(text, sizeof(text));
+        address = text;
     }
-    if (status == FIRE_OK) {
-        made->core = make_channel(made->address, settings->server_name, credentials);
-        if (!made->core)
-            status = fire_fail(error, FIRE_BAD_REQUEST, "address",
-                               "gRPC makes no channel to '%.200s'; give unix:PATH or HOST:PORT",
-                               made->address);
-    }
-    if (credentials)
-        grpc_channel_credentials_release(credentials);
+    status = check_address(address, error);
     if (status == FIRE_OK)
-        *remote = made;
-    else
-        remote_channel_close(made);
+        status = copy_text(address, &channel->address, error);
+    if (status == FIRE_OK && settings->tenant)
+        status = check_header(settings->tenant, "tenant", error);
+    if (status == FIRE_OK)
+        status = copy_text(settings->tenant, &channel->tenant, error);
+    if (status == FIRE_OK)
+        status = take_token(channel, settings, error);
     return status;
 }
 
-void remote_channel_close(struct remote_channel *remote)
+static enum fire_status take_files(struct remote_channel *channel,
+                                   const struct fire_remote_settings *settings,
+                                   struct fire_error *error)
 {
-    if (!remote)
+    enum fire_status status;
+
+    if (!settings->certificate_file != !settings->key_file)
+        return fire_fail(error, FIRE_BAD_REQUEST, "certificate",
+                         "a certificate and its key belong together: give both or neither");
+    if (settings->certificate_file && !settings->ca_file)
+        return fire_fail(error, FIRE_BAD_REQUEST, "ca",
+                         "a certificate is for TLS: also give the CA file that signs the daemon's");
+    status = read_file(settings->ca_file, "ca", &channel->ca, error);
+    if (status == FIRE_OK)
+        status = read_file(settings->certificate_file, "cert", &channel->certificate, error);
+    if (status == FIRE_OK)
+        status = read_file(settings->key_file, "key", &channel->key, error);
+    if (status == FIRE_OK)
+        status = copy_text(settings->server_name, &channel->server_name, error);
+    return status;
+}
+
+enum fire_status remote_channel_open(const struct fire_remote_settings *settings,
+                                     struct remote_channel **out, struct fire_error *error)
+{
+    const struct fire_remote_settings defaults = { 0 };
+    struct remote_channel *channel = calloc(1, sizeof(*channel));
+    enum fire_status status;
+
+    *out = NULL;
+    if (!channel)
+        return fire_fail_memory(error, sizeof(*channel));
+    if (!settings)
+        settings = &defaults;
+    status = take_names(channel, settings, error);
+    if (status == FIRE_OK)
+        status = take_files(channel, settings, error);
+    if (status != FIRE_OK) {
+        remote_channel_close(channel);
+        return status;
+    }
+    *out = channel;
+    return FIRE_OK;
+}
+
+/* Secrets do not stay in freed memory. */
+static void free_secret(char *text)
+{
+    if (text)
+        explicit_bzero(text, strlen(text));
+    free(text);
+}
+
+void remote_channel_close(struct remote_channel *channel)
+{
+    if (!channel)
         return;
-    if (remote->core)
-        grpc_channel_destroy(remote->core);
-    for (size_t i = 0; i < remote->metadata_count; i++)
-        grpc_slice_unref(remote->metadata[i].value);
-    free(remote);
-    grpc_shutdown();
+    for (size_t i = 0; i < channel->metadata_count; i++) {
+        grpc_slice_unref(channel->metadata[i].key);
+        grpc_slice_unref(channel->metadata[i].value);
+    }
+    if (channel->core)
+        grpc_channel_destroy(channel->core);
+    if (channel->initialised)
+        grpc_shutdown();
+    free(channel->address);
+    free(channel->tenant);
+    free_secret(channel->authorization);
+    free(channel->ca);
+    free(channel->certificate);
+    free_secret(channel->key);
+    free(channel->server_name);
+    free(channel);
 }
 
-grpc_channel *remote_channel_core(const struct remote_channel *remote)
+const char *remote_channel_address(const struct remote_channel *channel)
 {
-    return remote->core;
+    return channel->address;
 }
 
-const char *remote_channel_address(const struct remote_channel *remote)
+static grpc_channel_credentials *make_credentials(const struct remote_channel *channel)
 {
-    return remote->address;
+    grpc_ssl_pem_key_cert_pair pair = { .private_key = channel->key,
+                                        .cert_chain = channel->certificate };
+
+    if (!channel->ca)
+        return grpc_insecure_credentials_create();
+    return grpc_ssl_credentials_create(channel->ca, channel->key ? &pair : NULL, NULL, NULL);
 }
 
-grpc_metadata *remote_channel_metadata(const struct remote_channel *remote, size_t *count)
+static grpc_arg integer_arg(const char *key, int value)
 {
-    *count = remote->metadata_count;
-    return (grpc_metadata *)remote->metadata;
+    return (grpc_arg){ .type = GRPC_ARG_INTEGER, .key = (char *)key, .value.integer = value };
+}
+
+grpc_channel *remote_channel_core(struct remote_channel *channel)
+{
+    grpc_arg items[] = {
+        integer_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, REMOTE_MESSAGE_BYTES_MAX),
+        integer_arg(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1),
+        integer_arg(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, BACKOFF_MS_FIRST),
+        integer_arg(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, CONNECT_MS_MAX),
+        integer_arg(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, BACKOFF_MS_MAX),
+        /* Retries are ours: core's would buffer whole streams. */
+        integer_arg(GRPC_ARG_ENABLE_RETRIES, 0),
+        /* Connections are not shared with other clients of the process. */
+        integer_arg(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
+        /* Weights go to the address that was named, whatever http_proxy says. */
+        integer_arg(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
+        { .type = GRPC_ARG_STRING,
+          .key = (char *)GRPC_SSL_TARGET_NAME_OVERRIDE_ARG,
+          .value.string = channel->server_name },
+    };
+    grpc_channel_args args = { .num_args = sizeof(items) / sizeof(items[0]), .args = items };
+    grpc_channel_credentials *credentials;
+
+    if (channel->core)
+        return channel->core;
+    if (!channel->ca || !channel->server_name)
+        args.num_args--; /* no other name than the host's */
+    if (!channel->initialised)
+        grpc_init();
+    channel->initialised = true;
+    credentials = make_credentials(channel);
+    if (!credentials)
+        return NULL;
+    channel->core = grpc_channel_create(channel->address, credentials, &args);
+    grpc_channel_credentials_release(credentials);
+    return channel->core;
+}
+
+static void add_metadata(struct remote_channel *channel, const char *key, const char *value)
+{
+    grpc_metadata *metadata = &channel->metadata[channel->metadata_count++];
+
+    *metadata = (grpc_metadata){ .key = grpc_slice_from_copied_string(key),
+                                 .value = grpc_slice_from_copied_string(value) };
+}
+
+grpc_metadata *remote_channel_metadata(struct remote_channel *channel, size_t *count)
+{
+    if (channel->metadata_count == 0 && channel->tenant)
+        add_metadata(channel, "x-fired-tenant", channel->tenant);
+    if (channel->metadata_count == (channel->tenant ? 1u : 0u) && channel->authorization)
+        add_metadata(channel, "authorization", channel->authorization);
+    *count = channel->metadata_count;
+    return channel->metadata;
 }

@@ -1,28 +1,34 @@
-/* remote_channel: a gRPC channel to a daemon from what a caller said about it: address,
- * credentials, tenant. Shared by libfire's remote client and firectl's commands that ask a daemon.
- * It owns one grpc_init(). */
+/* remote_channel: where the daemon is and how to get in: address, TLS, token, tenant.
+ *
+ * A token that would travel unprotected, to another machine without TLS, is refused. Opening copies
+ * texts and reads files and does not touch gRPC, so that a client may be opened before fork(); the
+ * core channel is made by the first remote_channel_core(). Callers serialise. */
 #ifndef FIRE_REMOTE_CHANNEL_H
 #define FIRE_REMOTE_CHANNEL_H
 
 #include <grpc/grpc.h>
-#include <stddef.h>
 
 #include "fire.h"
 
+#define REMOTE_MESSAGE_BYTES_MAX (64 << 20) /* largest message that is received */
+
 struct remote_channel;
 
-/* Fills in the defaults of fire_remote_settings (address, token from the environment), reads the
- * PEM files and makes the channel, which connects with the first call. A token that would travel
- * unprotected, to another machine without TLS, is refused. On failure `*remote` is NULL. */
+/* NULL `settings`: the defaults. On failure `*channel` is NULL and `error` says what to do. */
 FIRE_NODISCARD enum fire_status remote_channel_open(const struct fire_remote_settings *settings,
-                                                    struct remote_channel **remote,
+                                                    struct remote_channel **channel,
                                                     struct fire_error *error);
-void remote_channel_close(struct remote_channel *remote); /* NULL is allowed */
+void remote_channel_close(struct remote_channel *channel); /* NULL is allowed */
 
-grpc_channel *remote_channel_core(const struct remote_channel *remote);
-const char *remote_channel_address(const struct remote_channel *remote);
+/* "unix:PATH" or "HOST:PORT". */
+const char *remote_channel_address(const struct remote_channel *channel);
 
-/* What goes with every call: token and tenant. Borrowed: valid until the channel is closed. */
-grpc_metadata *remote_channel_metadata(const struct remote_channel *remote, size_t *count);
+/* The channel of gRPC core, which connects by itself and again when the connection is lost. Made by
+ * the first call, after a grpc_init() that remote_channel_close() undoes. NULL: gRPC does not accept
+ * the TLS files. */
+grpc_channel *remote_channel_core(struct remote_channel *channel);
+
+/* Metadata every call carries; the channel's own, valid until it is closed. */
+grpc_metadata *remote_channel_metadata(struct remote_channel *channel, size_t *count);
 
 #endif
