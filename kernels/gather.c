@@ -3,7 +3,8 @@
  * A copy has two halves. Picking brings elements, whatever their strides, into a contiguous run of
  * the tensor's own dtype; converting turns a run into f32 or f64 (or back) and is where the time of
  * a plain tensor goes, so those loops have no branch and vectorise. Contiguous rows need no
- * picking; a transpose is picked in tiles, so that both sides are touched a cache line at a time.
+ * picking; a transpose is converted a tile at a time and turned in L1, so that both sides are
+ * touched a cache line at a time.
  *
  * Finiteness is one OR a number. Which element was bad is found only when one was. */
 #include "gather.h"
@@ -157,6 +158,86 @@ static struct tile tile_at(const struct gather_path *path, uint64_t row, uint64_
                           smaller(path->cols - col, TILE_SHORT) };
 }
 
+/* --- turning: a tile between the slot and a block of converted numbers, TILE_LONG a column ------ */
+
+/* Bits to be moved, whatever their type. */
+typedef uint32_t word __attribute__((may_alias));
+typedef uint64_t long_word __attribute__((may_alias));
+typedef uint32_t quad __attribute__((vector_size(16)));
+
+/* target[c][r] = source[r][c] for four rows of four words. */
+static inline void turn_quads(const word *restrict source, size_t source_stride,
+                              word *restrict target, size_t target_stride)
+{
+    quad a, b, c, d, row;
+
+    memcpy(&a, source, sizeof(a));
+    memcpy(&b, source + source_stride, sizeof(b));
+    memcpy(&c, source + 2 * source_stride, sizeof(c));
+    memcpy(&d, source + 3 * source_stride, sizeof(d));
+
+    const quad ac_low = __builtin_shufflevector(a, c, 0, 4, 1, 5);
+    const quad ac_high = __builtin_shufflevector(a, c, 2, 6, 3, 7);
+    const quad bd_low = __builtin_shufflevector(b, d, 0, 4, 1, 5);
+    const quad bd_high = __builtin_shufflevector(b, d, 2, 6, 3, 7);
+
+    row = __builtin_shufflevector(ac_low, bd_low, 0, 4, 1, 5);
+    memcpy(target, &row, sizeof(row));
+    row = __builtin_shufflevector(ac_low, bd_low, 2, 6, 3, 7);
+    memcpy(target + target_stride, &row, sizeof(row));
+    row = __builtin_shufflevector(ac_high, bd_high, 0, 4, 1, 5);
+    memcpy(target + 2 * target_stride, &row, sizeof(row));
+    row = __builtin_shufflevector(ac_high, bd_high, 2, 6, 3, 7);
+    memcpy(target + 3 * target_stride, &row, sizeof(row));
+}
+
+/* Both ways take the slot's cache lines one after another; the block stays in L1. */
+#define TURN_REST(move)                                                                            \
+    for (size_t r = 0; r < tile->rows; r++) {                                                      \
+        for (size_t c = r < rows ? cols : 0; c < tile->cols; c++)                                  \
+            move;                                                                                  \
+    }
+
+static void block_to_slot_f32(const struct tile *tile, const word *restrict block,
+                              word *restrict slot, size_t stride)
+{
+    const size_t rows = tile->rows / 4 * 4, cols = tile->cols / 4 * 4;
+
+    for (size_t r = 0; r < rows; r += 4) {
+        for (size_t c = 0; c < cols; c += 4)
+            turn_quads(block + c * TILE_LONG + r, TILE_LONG, slot + r * stride + c, stride);
+    }
+    TURN_REST(slot[r * stride + c] = block[c * TILE_LONG + r])
+}
+
+static void slot_to_block_f32(const struct tile *tile, const word *restrict slot, size_t stride,
+                              word *restrict block)
+{
+    const size_t rows = tile->rows / 4 * 4, cols = tile->cols / 4 * 4;
+
+    for (size_t r = 0; r < rows; r += 4) {
+        for (size_t c = 0; c < cols; c += 4)
+            turn_quads(slot + r * stride + c, stride, block + c * TILE_LONG + r, TILE_LONG);
+    }
+    TURN_REST(block[c * TILE_LONG + r] = slot[r * stride + c])
+}
+
+static void block_to_slot_f64(const struct tile *tile, const long_word *restrict block,
+                              long_word *restrict slot, size_t stride)
+{
+    const size_t rows = 0, cols = 0; /* moved four by four: none */
+
+    TURN_REST(slot[r * stride + c] = block[c * TILE_LONG + r])
+}
+
+static void slot_to_block_f64(const struct tile *tile, const long_word *restrict slot,
+                              size_t stride, long_word *restrict block)
+{
+    const size_t rows = 0, cols = 0;
+
+    TURN_REST(block[c * TILE_LONG + r] = slot[r * stride + c])
+}
+
 /* --- gather ----------------------------------------------------------------------------------- */
 
 gather_run gather_run_of(enum fire_dtype dtype, enum fire_dtype compute)
@@ -191,22 +272,33 @@ static bool gather_rows(const struct gather_path *path, const char *source, size
 
 /* The tensor is contiguous (or nearer to it) along the slot's columns. */
 static bool gather_tiles(const struct gather_path *path, const char *source, size_t bytes,
-                         gather_run widen, char *slot, size_t slot_bytes)
+                         gather_run widen, void *slot, size_t slot_bytes)
 {
     _Alignas(64) char block[TILE_LONG * TILE_SHORT * 8];
+    _Alignas(64) char run[TILE_LONG * 8];
     bool finite = true;
 
     for (uint64_t i = 0; i < path->rows; i += TILE_LONG) {
         for (uint64_t j = 0; j < path->cols; j += TILE_SHORT) {
             const struct tile tile = tile_at(path, i, j);
+            const uint64_t target = i * path->slot_stride + j;
 
-            for (size_t c = 0; c < tile.cols; c++)
-                pick(source + (i * path->row_stride + (j + c) * path->col_stride) * bytes,
-                     path->row_stride * bytes, block + c * bytes, TILE_SHORT * bytes, tile.rows,
-                     bytes);
-            for (size_t r = 0; r < tile.rows; r++)
-                finite &= widen(block + r * TILE_SHORT * bytes,
-                                slot + ((i + r) * path->slot_stride + j) * slot_bytes, tile.cols);
+            for (size_t c = 0; c < tile.cols; c++) {
+                const char *from =
+                    source + (i * path->row_stride + (j + c) * path->col_stride) * bytes;
+
+                if (path->row_stride != 1) {
+                    pick(from, path->row_stride * bytes, run, bytes, tile.rows, bytes);
+                    from = run;
+                }
+                finite &= widen(from, block + c * TILE_LONG * slot_bytes, tile.rows);
+            }
+            if (slot_bytes == 4)
+                block_to_slot_f32(&tile, (const word *)(void *)block, (word *)slot + target,
+                                  path->slot_stride);
+            else
+                block_to_slot_f64(&tile, (const long_word *)(void *)block,
+                                  (long_word *)slot + target, path->slot_stride);
         }
     }
     return finite;
@@ -280,22 +372,31 @@ static void scatter_rows(const struct gather_path *path, const char *slot, size_
     }
 }
 
-static void scatter_tiles(const struct gather_path *path, const char *slot, size_t slot_bytes,
+static void scatter_tiles(const struct gather_path *path, const void *slot, size_t slot_bytes,
                           narrow_run narrow, char *target, size_t bytes)
 {
     _Alignas(64) char block[TILE_LONG * TILE_SHORT * 8];
+    _Alignas(64) char run[TILE_LONG * 8];
 
     for (uint64_t i = 0; i < path->rows; i += TILE_LONG) {
         for (uint64_t j = 0; j < path->cols; j += TILE_SHORT) {
             const struct tile tile = tile_at(path, i, j);
+            const uint64_t source = i * path->slot_stride + j;
 
-            for (size_t r = 0; r < tile.rows; r++)
-                narrow(slot + ((i + r) * path->cols + j) * slot_bytes,
-                       block + r * TILE_SHORT * bytes, tile.cols);
-            for (size_t c = 0; c < tile.cols; c++)
-                pick(block + c * bytes, TILE_SHORT * bytes,
-                     target + (i * path->row_stride + (j + c) * path->col_stride) * bytes,
-                     path->row_stride * bytes, tile.rows, bytes);
+            if (slot_bytes == 4)
+                slot_to_block_f32(&tile, (const word *)slot + source, path->slot_stride,
+                                  (word *)(void *)block);
+            else
+                slot_to_block_f64(&tile, (const long_word *)slot + source, path->slot_stride,
+                                  (long_word *)(void *)block);
+            for (size_t c = 0; c < tile.cols; c++) {
+                char *to = target + (i * path->row_stride + (j + c) * path->col_stride) * bytes;
+
+                narrow(block + c * TILE_LONG * slot_bytes, path->row_stride == 1 ? to : run,
+                       tile.rows);
+                if (path->row_stride != 1)
+                    pick(run, bytes, to, path->row_stride * bytes, tile.rows, bytes);
+            }
         }
     }
 }

@@ -162,6 +162,24 @@ static bool copy_box(const struct piece *piece, const struct box *box)
     return finite;
 }
 
+uint64_t fire_work_gather_grain(const struct fire_shape *shape, const struct fire_options *options)
+{
+    struct piece piece = { .options = options };
+
+    describe_axes(&piece, shape);
+    for (uint32_t b = 0; b < options->split_count; b++) {
+        const bool tall = geometry_block_rows(options, piece.out, b) >= piece.in;
+
+        if (!geometry_block_kept(options, b))
+            continue;
+        if (piece.out_axis == 1 && !tall)
+            return TURN_ROWS_WIDE * piece.unit[piece.out_axis];
+        if (piece.out_axis == 3 && tall)
+            return TURN_ROWS_WIDE * piece.unit[piece.in_axis];
+    }
+    return 1;
+}
+
 /* Whether element `index` is in a matrix that has a slot. */
 static bool wanted(const struct piece *piece, uint64_t index)
 {

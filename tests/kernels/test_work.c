@@ -374,6 +374,30 @@ START_TEST(verbatim_means_the_tensors_own_bytes)
 }
 END_TEST
 
+START_TEST(pieces_across_a_slot_should_be_sixteen_rows)
+{
+    static const struct {
+        struct fire_shape shape;
+        enum fire_layout layout;
+        uint64_t grain;
+    } grains[] = {
+        { { 2, { 700, 300 } }, FIRE_LAYOUT_OUT_IN, 1 },
+        { { 2, { 300, 700 } }, FIRE_LAYOUT_OUT_IN, 16 * 700 },
+        { { 2, { 300, 700 } }, FIRE_LAYOUT_IN_OUT, 16 * 700 },
+        { { 2, { 700, 300 } }, FIRE_LAYOUT_IN_OUT, 1 },
+        { { 4, { 30, 70, 3, 3 } }, FIRE_LAYOUT_OUT_IN, 16 * 70 * 9 },
+    };
+
+    for (size_t i = 0; i < sizeof(grains) / sizeof(grains[0]); i++) {
+        struct fire_options options;
+
+        preset(&options);
+        options.layout = grains[i].layout;
+        ck_assert_uint_eq(fire_work_gather_grain(&grains[i].shape, &options), grains[i].grain);
+    }
+}
+END_TEST
+
 /* Every view is counted in the part of its shape, or skipped; by looking at all of them. */
 START_TEST(parts_count_every_view_once)
 {
@@ -526,6 +550,7 @@ int main(void)
     tcase_add_loop_test(tests, the_first_bad_element_is_named, 0, dtype_count);
     tcase_add_test(tests, f64_beyond_f32_is_bad_only_in_f32);
     tcase_add_loop_test(tests, verbatim_means_the_tensors_own_bytes, 0, dtype_count);
+    tcase_add_test(tests, pieces_across_a_slot_should_be_sixteen_rows);
     tcase_add_test(tests, parts_count_every_view_once);
     tcase_add_test(tests, a_tensor_with_a_fault_leaves_nothing_behind);
     tcase_add_test(tests, seeds_differ_by_seed_name_and_index);
