@@ -18,7 +18,16 @@
 #include "fire/v1/tensor.pb-c.h"
 #include "job.h"
 #include "scheduler.h"
+#include "state.h"
 #include "work.h"
+
+#define REQUEST_NAME_BYTES_MAX 512u
+#define REQUEST_PATH_BYTES     48u
+#define REQUEST_VIEWS_MAX      262144u /* matrices of one tensor */
+#define REQUEST_PER_MATRIX_MAX 4096u   /* results a matrix in one answer */
+#define REQUEST_JOB_MATRICES   64u
+#define REQUEST_JOB_BYTES      (4u << 20) /* of slots; a larger matrix is a job of its own */
+#define REQUEST_HEAP_BYTES     8192u      /* about what an open tensor takes beside its block */
 
 enum request_role {
     REQUEST_WEIGHT,
@@ -32,38 +41,45 @@ struct request_tensor {
     char *name; /* as sent */
     char *parameter;
     char *slot;
+    char path[REQUEST_PATH_BYTES]; /* of its header, for errors */
     enum request_role role;
     Fire__V1__DataType wire_dtype;
-    enum fire_dtype dtype;
+    enum fire_dtype dtype; /* of floating ones */
+    bool integer;          /* a counter: I64 or I32 */
+    bool analyze;
+    enum fire_state_slot state_slot;
     struct fire_shape shape;
-    struct fire_options options;
-    struct fire_work work; /* of a weight */
+    struct fire_options options; /* of a weight */
+    struct fire_work work;       /* of a weight */
     uint64_t total_bytes;
     uint64_t received_bytes;
     /* All in one arena block, shared with slices that are being sent. */
     struct arena *arena;
     void *block;
     _Atomic uint32_t block_references;
-    /* … what lies in the block and how far it is: see request.c. */
+    /* … what lies in the block and how far it is: see request_parts.h. */
     struct request_parts *parts;
     struct fire_result result;
-    struct fire_error error; /* status FIRE_OK: none */
+    struct fire_error error;           /* status FIRE_OK: none */
+    const char *reason;                /* of the error, static storage; NULL: from its status */
+    const char *state;                 /* what was done to optimizer state, once answered */
     struct request_tensor *weight;     /* of state, activations, …: whose they are */
     struct request_tensor *companions; /* of a weight: its state, activations, means, gradient */
     struct request_tensor *next_companion;
-    uint32_t jobs_left;
+    uint32_t jobs_left; /* submitted and not done */
     uint64_t batch_id;
     uint32_t batch_size;
     enum close_reason close_reason;
     double queue_ms;
     double compute_ms;
+    void *owner; /* the call's */
 };
 
 /* What holds for the whole set, checked. */
 struct request_set {
-    char preset[24];
-    struct fire_options options;
-    uint32_t statistics; /* FIRE_STATISTICS_* */
+    struct fire_options options; /* preset and the set's own over it */
+    uint64_t given;              /* bit i: the set itself gave option key i */
+    uint32_t statistics;         /* FIRE_STATISTICS_* */
     bool per_matrix;
     bool analyze;
     bool skip_bad;
@@ -84,10 +100,22 @@ FIRE_NODISCARD enum fire_status request_tensor_open(const struct request_set *se
                                                     const char *path, uint64_t tensor_bytes_max,
                                                     struct request_tensor **tensor,
                                                     struct fire_error *error);
+/* A tensor that only carries an error to its answer, when opening it failed. */
+FIRE_NODISCARD enum fire_status request_tensor_refuse(const Fire__V1__TensorHeader *header,
+                                                      const struct fire_error *error,
+                                                      struct request_tensor **tensor);
+/* Records the first thing that went wrong with a tensor; `reason` may be NULL. */
+void request_tensor_fail(struct request_tensor *tensor, const struct fire_error *error,
+                         const char *reason);
+/* Makes `companion` the weight's, after checking that it fits. */
+FIRE_NODISCARD enum fire_status request_tensor_link(struct request_tensor *weight,
+                                                    struct request_tensor *companion,
+                                                    struct fire_error *error);
 /* Releases it when nobody uses its block any more. NULL is allowed. */
 void request_tensor_close(struct request_tensor *tensor);
 
-/* Bytes of arena it needs, and taking them: FIRE_BUSY when there is no room. */
+/* Bytes of arena it needs, and taking them: FIRE_BUSY when there is no room now, FIRE_BAD_REQUEST
+ * when there never will be. */
 uint64_t request_tensor_block_bytes(const struct request_tensor *tensor);
 FIRE_NODISCARD enum fire_status request_tensor_reserve(struct request_tensor *tensor,
                                                        struct arena *arena,
@@ -98,18 +126,58 @@ FIRE_NODISCARD enum fire_status request_tensor_reserve(struct request_tensor *te
 FIRE_NODISCARD enum fire_status request_feed(struct request_tensor *tensor, const uint8_t *bytes,
                                              size_t count, struct fire_error *error);
 
-/* Jobs of a complete weight, cut so that none is larger than `matrices_max`. */
+/* Jobs of a complete weight: at most REQUEST_JOB_MATRICES matrices and REQUEST_JOB_BYTES each. */
 uint32_t request_job_count(const struct request_tensor *tensor);
 struct job *request_job(struct request_tensor *tensor, uint32_t index);
+
+/* What the jobs of a call have in common. */
+struct request_submission {
+    struct scheduler *scheduler;
+    struct tenant *tenant;
+    enum job_priority priority;
+    uint64_t deadline_ns;
+    uint64_t call_id;
+    bool end_of_set;
+    /* The last job of `tensor` is done. Not called for jobs that were taken back. */
+    void (*done)(struct request_tensor *tensor);
+};
+
+/* Seconds from now until all its matrices would be done, its own time apart from the waiting. */
+void request_estimate(const struct request_tensor *tensor, struct scheduler *scheduler,
+                      const struct tenant *tenant, double *wait_s, double *own_s);
+
+/* Submits every job of a weight. On failure those already submitted are cancelled; jobs_left tells
+ * how many the device still has, for which `done` will be called. */
+FIRE_NODISCARD enum fire_status request_submit(struct request_tensor *tensor,
+                                               const struct request_submission *submission,
+                                               struct fire_error *error);
+/* Takes back what waits; jobs_left is then what the device still has. */
+void request_cancel(struct request_tensor *tensor, struct scheduler *scheduler);
 
 /* Worker, after the last job: merges results, dormant statistics, applies state policies to the
  * companions, and lays the answer's bytes out. */
 void request_answer(const struct request_set *set, struct request_tensor *tensor);
+
+/* The result of view `index`, for per_matrix; the skipped ones included. */
+void request_view_result(const struct request_tensor *tensor, uint64_t index,
+                         struct fire_result *result);
 
 /* The bytes to be sent back: NULL and 0 when there are none. They stay valid while a reference of
  * the block is held. */
 const void *request_bytes(const struct request_tensor *tensor, uint64_t *bytes);
 void request_block_hold(struct request_tensor *tensor);
 void request_block_drop(struct request_tensor *tensor); /* any thread */
+
+/* request_options: the choices about one tensor, from its header and the set. */
+FIRE_NODISCARD enum fire_status request_options_make(const struct request_set *set,
+                                                     const Fire__V1__TensorHeader *header,
+                                                     const char *path, struct fire_options *options,
+                                                     struct fire_error *error);
+/* At most `bytes_max` long and valid UTF-8? The error's field is path.name. */
+FIRE_NODISCARD enum fire_status request_check_text(const char *text, size_t bytes_max,
+                                                   const char *path, const char *name,
+                                                   struct fire_error *error);
+/* path.name, cut if it must be. */
+void request_field(char field[FIRE_ERROR_FIELD_BYTES], const char *path, const char *name);
 
 #endif

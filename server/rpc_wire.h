@@ -17,6 +17,8 @@
 #include "status.h"
 
 #define RPC_DATA_FIELD 100u
+/* Fields beside data: as many as there may be payloads, and so many more. */
+#define RPC_FIELDS_MORE_MAX 16u
 
 /* Where one payload lies: it starts `offset` bytes into slice `slice` and may go on through the
  * following ones. */
@@ -52,5 +54,11 @@ FIRE_NODISCARD enum fire_status rpc_payload_walk(
  * empty slice is written as an empty field. NULL: no memory (slices are unreffed). */
 grpc_byte_buffer *rpc_message_pack(const ProtobufCMessage *small, grpc_slice *payloads,
                                    size_t payload_count);
+/* The same when the small part is packed already; takes over `small` too. */
+grpc_byte_buffer *rpc_message_pack_bytes(grpc_slice small, grpc_slice *payloads,
+                                         size_t payload_count);
+
+/* Writes at most 10 bytes; returns how many. */
+size_t rpc_write_varint(uint8_t *bytes, uint64_t value);
 
 #endif
