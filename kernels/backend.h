@@ -15,7 +15,10 @@
 #include "result.h"
 #include "status.h"
 
-#define FIRE_BACKEND_ABI 1
+#define FIRE_BACKEND_ABI 2
+
+#define FIRE_URGENT_SIDE_MAX      1024u
+#define FIRE_WORKSPACE_KEPT_BYTES (128ull << 20)
 
 struct fire_device; /* one opened device: a CPU pool or a GPU */
 
@@ -33,6 +36,7 @@ struct fire_batch {
     const struct fire_plan *plan;
     struct fire_slot *slots;
     uint32_t slot_count;
+    bool urgent; /* may overtake batches queued before it, and run within one that has begun */
     enum fire_status status; /* written by the backend: FIRE_OK, or why no slot was run */
     struct fire_batch *next; /* the backend's, while the batch is with it */
     bool finished;           /* the backend's */
@@ -42,6 +46,7 @@ struct fire_backend_settings {
     uint32_t ordinal; /* which GPU; ignored by the CPU */
     uint32_t threads; /* CPU pool; 0: as many as the process may run on */
     const char *path; /* CPU: "auto", "portable", "avx2", "avx512", "amx" */
+    uint32_t nice;    /* CPU: added to the niceness of every thread that computes */
 };
 
 struct fire_caps {
@@ -68,11 +73,21 @@ struct fire_backend {
     void *(*host_alloc)(struct fire_device *device, size_t bytes);
     void (*host_free)(struct fire_device *device, void *memory);
 
-    /* Queues `batch` and returns at once; from any thread. Batches run in the order queued. */
+    /* Queues `batch` and returns at once; from any thread. Batches run in the order queued, but
+     * urgent ones first. An urgent batch of matrices with a short side of at most
+     * FIRE_URGENT_SIDE_MAX does not wait for one that has begun either: it runs between two of its
+     * matrices or, within a matrix that the whole device computes, two tiles. Nobody's bits
+     * change. */
     enum fire_status (*submit)(struct fire_device *device, struct fire_batch *batch);
     bool (*poll)(struct fire_device *device, const struct fire_batch *batch);
     /* Blocks until the batch has finished; returns its status. */
     enum fire_status (*wait)(struct fire_device *device, const struct fire_batch *batch);
+
+    /* Working memory of a batch of `plan`'s matrices, beside their slots: what the usual way takes.
+     * The rare matrix that must be computed in f64, or completed, takes up to three times as much.
+     * The device gives back what is over FIRE_WORKSPACE_KEPT_BYTES once a second has passed, or
+     * some batches, in which nothing needed it. */
+    uint64_t (*workspace_bytes)(const struct fire_device *device, const struct fire_plan *plan);
 
     void (*caps)(const struct fire_device *device, struct fire_caps *caps);
     const char *(*last_error)(const struct fire_device *device);

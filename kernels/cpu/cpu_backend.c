@@ -1,15 +1,20 @@
 /* The CPU pool behind the backend table.
  *
- * One executor thread takes batches in the order they were queued; it is worker 0 of the pool.
- * Small matrices are dealt out whole, one to a worker; large ones are computed one after the other
- * by all workers together, tile by tile. Both ways give the same bits. */
+ * One executor thread takes batches in the order they were queued, urgent ones first; it is worker 0
+ * of the pool. Small matrices are dealt out whole, one to a worker; large ones are computed one
+ * after the other by all workers together, tile by tile. Both ways give the same bits.
+ *
+ * An urgent batch that arrives while another runs interrupts the pool's loop between two tasks and
+ * runs in a workspace of its own, so that what it interrupts finds everything as it was. */
 #define _GNU_SOURCE
 #include "backend.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "isa.h"
 #include "pool.h"
@@ -22,13 +27,31 @@
 #define TINY_MANY        1024u /* from so many tiny matrices on, */
 #define TINY_TASK_GROUPS 4u    /* so many groups are one task */
 
+#define TRIM_BATCHES 8u /* so many that needed less, or */
+#define TRIM_IDLE_S  1  /* so long without one, and memory is given back */
+
+/* What the workers compute in. */
+struct workspace {
+    void **scratch; /* one for each worker; the end of it is for tiny matrices */
+    size_t scratch_bytes;
+    struct polar_space *spaces; /* one for each worker */
+    uint64_t needed_bytes;      /* the most that a batch of late needed */
+    uint32_t batches;           /* since then */
+};
+
+struct batch_queue {
+    struct fire_batch *head;
+    struct fire_batch **tail;
+};
+
 struct fire_device {
     struct isa_choice engines;
     struct fire_caps caps;
     struct pool *pool;
-    void **scratch; /* one for each worker; the end of it is for tiny matrices */
-    size_t scratch_bytes;
-    struct polar_space *spaces; /* one for each worker */
+    struct workspace ordinary;
+    struct workspace urgent; /* of batches that interrupt others */
+    struct pool_interrupt interrupt;
+    uint32_t nice;
 
     pthread_mutex_t lock;
     pthread_cond_t queued;
@@ -36,27 +59,118 @@ struct fire_device {
     pthread_t executor;
     bool executing; /* the executor thread exists */
     bool stopping;
-    struct fire_batch *head;
-    struct fire_batch **tail;
+    struct batch_queue ordinary_queue;
+    struct batch_queue urgent_queue; /* interrupt.waiting: it is not empty */
 };
 
-static enum fire_status grow_scratch(struct fire_device *device, uint32_t cols)
-{
-    const size_t bytes =
-        (dense_scratch_bytes(device->engines.fast, cols) + 63) / 64 * 64 + tiny_space_bytes();
+/* --- workspaces ------------------------------------------------------------------------------- */
 
-    if (bytes <= device->scratch_bytes)
+static size_t scratch_bytes_for(const struct fire_device *device, uint32_t cols)
+{
+    return (dense_scratch_bytes(device->engines.fast, cols) + 63) / 64 * 64 + tiny_space_bytes();
+}
+
+static enum fire_status workspace_init(struct workspace *workspace, uint32_t threads)
+{
+    workspace->scratch = calloc(threads, sizeof(workspace->scratch[0]));
+    workspace->spaces = calloc(threads, sizeof(workspace->spaces[0]));
+    return workspace->scratch && workspace->spaces ? FIRE_OK : FIRE_NO_MEMORY;
+}
+
+static void workspace_release(struct workspace *workspace, uint32_t threads)
+{
+    for (uint32_t i = 0; i < threads; i++) {
+        if (workspace->scratch)
+            free(workspace->scratch[i]);
+        if (workspace->spaces)
+            polar_space_release(&workspace->spaces[i]);
+    }
+    free(workspace->scratch);
+    free(workspace->spaces);
+}
+
+static enum fire_status workspace_grow(struct fire_device *device, struct workspace *workspace,
+                                       uint32_t cols)
+{
+    const size_t bytes = scratch_bytes_for(device, cols);
+
+    if (bytes <= workspace->scratch_bytes)
         return FIRE_OK;
-    device->scratch_bytes = 0;
+    workspace->scratch_bytes = 0;
     for (uint32_t i = 0; i < pool_threads(device->pool); i++) {
-        free(device->scratch[i]);
-        device->scratch[i] = aligned_alloc(64, bytes);
-        if (!device->scratch[i])
+        free(workspace->scratch[i]);
+        workspace->scratch[i] = aligned_alloc(64, bytes);
+        if (!workspace->scratch[i])
             return FIRE_NO_MEMORY;
     }
-    device->scratch_bytes = bytes;
+    workspace->scratch_bytes = bytes;
     return FIRE_OK;
 }
+
+/* x as f32 for f32 slots, as f64 for f64; G and its inverse in f64; two or three powers of G. */
+static uint64_t space_bytes_for(const struct fire_plan *plan)
+{
+    const uint64_t ld = dense_stride(plan->cols), bytes = fire_dtype_bytes(plan->compute);
+    const uint64_t powers = plan->compute == FIRE_F64 ? 3 : 2;
+
+    return plan->rows * ld * bytes + plan->cols * ld * (sizeof(double) + powers * bytes) +
+           dense_inverse_space(plan->cols) * sizeof(double);
+}
+
+static uint64_t workspace_bytes_for(const struct fire_device *device, const struct fire_plan *plan)
+{
+    const uint64_t threads = pool_threads(device->pool);
+
+    return (plan->cols <= WHOLE_SIDE ? threads : 1) * space_bytes_for(plan) +
+           threads * scratch_bytes_for(device, plan->cols);
+}
+
+static uint64_t space_bytes(const struct polar_space *space)
+{
+    uint64_t bytes = space->x_bytes + space->g_bytes;
+
+    for (int i = 0; i < 3; i++)
+        bytes += space->store[i] ? space->store_bytes : 0;
+    return bytes;
+}
+
+static uint64_t workspace_held(const struct fire_device *device, const struct workspace *workspace)
+{
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < pool_threads(device->pool); i++)
+        bytes += space_bytes(&workspace->spaces[i]);
+    return bytes;
+}
+
+/* Gives back what the matrices took, when that is over the limit. */
+static void workspace_trim(const struct fire_device *device, struct workspace *workspace)
+{
+    if (workspace_held(device, workspace) <= FIRE_WORKSPACE_KEPT_BYTES)
+        return;
+    for (uint32_t i = 0; i < pool_threads(device->pool); i++)
+        polar_space_release(&workspace->spaces[i]);
+}
+
+/* A batch that needed so much has run. True when for some time all of them needed less than half of
+ * what is there and that is over the limit. */
+static bool workspace_is_large(const struct fire_device *device, struct workspace *workspace,
+                               uint64_t needed_bytes)
+{
+    const uint64_t held_bytes = workspace_held(device, workspace);
+    bool large;
+
+    if (needed_bytes > workspace->needed_bytes)
+        workspace->needed_bytes = needed_bytes;
+    if (++workspace->batches < TRIM_BATCHES)
+        return false;
+    large = held_bytes > FIRE_WORKSPACE_KEPT_BYTES && workspace->needed_bytes < held_bytes / 2;
+    workspace->batches = 0;
+    workspace->needed_bytes = 0;
+    return large;
+}
+
+/* --- batches ---------------------------------------------------------------------------------- */
 
 static const struct engine *engine_for(const struct fire_device *device,
                                        const struct fire_batch *batch)
@@ -66,16 +180,18 @@ static const struct engine *engine_for(const struct fire_device *device,
 
 struct whole {
     struct fire_device *device;
+    struct workspace *workspace;
     struct fire_batch *batch;
 };
 
 static void whole_task(void *data, uint32_t index, uint32_t worker)
 {
     const struct whole *whole = data;
-    struct fire_device *device = whole->device;
-    const struct crew alone = { engine_for(device, whole->batch), NULL, device->scratch, worker };
+    struct workspace *workspace = whole->workspace;
+    const struct crew alone = { engine_for(whole->device, whole->batch), NULL, workspace->scratch,
+                                worker };
 
-    slot_run(&alone, whole->batch->plan, &device->spaces[worker], &whole->batch->slots[index]);
+    slot_run(&alone, whole->batch->plan, &workspace->spaces[worker], &whole->batch->slots[index]);
 }
 
 /* A task is some groups of as many slots as there are lanes. */
@@ -87,15 +203,16 @@ static uint32_t tiny_task_slots(const struct engine *engine, uint32_t slot_count
 static void tiny_task(void *data, uint32_t index, uint32_t worker)
 {
     const struct whole *whole = data;
-    struct fire_device *device = whole->device;
+    struct workspace *workspace = whole->workspace;
     struct fire_batch *batch = whole->batch;
-    const struct crew alone = { engine_for(device, batch), NULL, device->scratch, worker };
-    char *scratch = device->scratch[worker];
+    const struct crew alone = { engine_for(whole->device, batch), NULL, workspace->scratch,
+                                worker };
+    char *scratch = workspace->scratch[worker];
     const struct tiny_job job = {
         .crew = &alone,
         .plan = batch->plan,
-        .space = &device->spaces[worker],
-        .lanes = (double *)(void *)(scratch + device->scratch_bytes - tiny_space_bytes()),
+        .space = &workspace->spaces[worker],
+        .lanes = (double *)(void *)(scratch + workspace->scratch_bytes - tiny_space_bytes()),
     };
     const uint32_t slots = tiny_task_slots(alone.engine, batch->slot_count);
     const uint32_t lanes = alone.engine->tiny->lanes;
@@ -106,14 +223,15 @@ static void tiny_task(void *data, uint32_t index, uint32_t worker)
         tiny_run(&job, &batch->slots[i], end - i < lanes ? end - i : lanes);
 }
 
-static void run_batch(struct fire_device *device, struct fire_batch *batch)
+static void run_batch(struct fire_device *device, struct workspace *workspace,
+                      struct fire_batch *batch)
 {
-    const struct crew all = { engine_for(device, batch), device->pool, device->scratch, 0 };
+    const struct crew all = { engine_for(device, batch), device->pool, workspace->scratch, 0 };
     const uint32_t threads = pool_threads(device->pool);
-    struct whole whole = { device, batch };
+    struct whole whole = { device, workspace, batch };
     uint32_t first_shared = 0; /* slots before it are dealt out whole */
 
-    batch->status = grow_scratch(device, batch->plan->cols);
+    batch->status = workspace_grow(device, workspace, batch->plan->cols);
     if (batch->status != FIRE_OK)
         return;
     if (tiny_takes(batch->plan)) {
@@ -128,35 +246,118 @@ static void run_batch(struct fire_device *device, struct fire_batch *batch)
         first_shared = batch->slot_count / threads * threads;
     pool_run(device->pool, first_shared, whole_task, &whole);
     for (uint32_t i = first_shared; i < batch->slot_count; i++)
-        slot_run(&all, batch->plan, &device->spaces[0], &batch->slots[i]);
+        slot_run(&all, batch->plan, &workspace->spaces[0], &batch->slots[i]);
+}
+
+static void queue_init(struct batch_queue *queue)
+{
+    queue->head = NULL;
+    queue->tail = &queue->head;
+}
+
+static struct fire_batch *queue_pop(struct batch_queue *queue)
+{
+    struct fire_batch *batch = queue->head;
+
+    if (!batch)
+        return NULL;
+    queue->head = batch->next;
+    if (!queue->head)
+        queue->tail = &queue->head;
+    return batch;
+}
+
+/* The next batch, under the lock. */
+static struct fire_batch *take_urgent(struct fire_device *device)
+{
+    struct fire_batch *batch = queue_pop(&device->urgent_queue);
+
+    atomic_store(&device->interrupt.waiting, device->urgent_queue.head != NULL);
+    return batch;
+}
+
+/* Runs a batch that was taken and says that it has finished. Called, and left, under the lock. */
+static void execute(struct fire_device *device, struct workspace *workspace,
+                    struct fire_batch *batch)
+{
+    const uint64_t needed_bytes = workspace_bytes_for(device, batch->plan);
+
+    pthread_mutex_unlock(&device->lock);
+    run_batch(device, workspace, batch);
+    pthread_mutex_lock(&device->lock);
+    batch->finished = true;
+    pthread_cond_broadcast(&device->finished);
+    if (workspace_is_large(device, workspace, needed_bytes)) {
+        pthread_mutex_unlock(&device->lock); /* giving memory back takes its time */
+        workspace_trim(device, workspace);
+        pthread_mutex_lock(&device->lock);
+    }
+}
+
+/* Called by the executor between two tasks of the batch that runs. One batch a time: the other one
+ * goes on in between. */
+static void run_interruption(void *data)
+{
+    struct fire_device *device = data;
+    struct fire_batch *batch;
+
+    pthread_mutex_lock(&device->lock);
+    batch = take_urgent(device);
+    if (batch)
+        execute(device, &device->urgent, batch);
+    pthread_mutex_unlock(&device->lock);
+}
+
+static bool is_idle(const struct fire_device *device)
+{
+    return !device->stopping && !device->ordinary_queue.head && !device->urgent_queue.head;
+}
+
+/* Blocks until there is something to do; gives memory back when that takes long. Called, and left,
+ * under the lock. */
+static void wait_for_batch(struct fire_device *device)
+{
+    struct timespec limit;
+
+    clock_gettime(CLOCK_MONOTONIC, &limit);
+    limit.tv_sec += TRIM_IDLE_S;
+    while (is_idle(device)) {
+        if (pthread_cond_timedwait(&device->queued, &device->lock, &limit) == ETIMEDOUT)
+            break;
+    }
+    if (!is_idle(device))
+        return;
+    pthread_mutex_unlock(&device->lock);
+    workspace_trim(device, &device->ordinary);
+    workspace_trim(device, &device->urgent);
+    pthread_mutex_lock(&device->lock);
+    while (is_idle(device))
+        pthread_cond_wait(&device->queued, &device->lock);
 }
 
 static void *executor_main(void *data)
 {
     struct fire_device *device = data;
 
+    pool_lower_priority(device->nice);
     pthread_mutex_lock(&device->lock);
     for (;;) {
-        struct fire_batch *batch = device->head;
+        struct fire_batch *batch = take_urgent(device);
 
-        if (!batch) {
-            if (device->stopping)
-                break;
-            pthread_cond_wait(&device->queued, &device->lock);
-            continue;
-        }
-        device->head = batch->next;
-        if (!device->head)
-            device->tail = &device->head;
-        pthread_mutex_unlock(&device->lock);
-        run_batch(device, batch);
-        pthread_mutex_lock(&device->lock);
-        batch->finished = true;
-        pthread_cond_broadcast(&device->finished);
+        if (!batch)
+            batch = queue_pop(&device->ordinary_queue);
+        if (batch)
+            execute(device, &device->ordinary, batch);
+        else if (device->stopping)
+            break;
+        else
+            wait_for_batch(device);
     }
     pthread_mutex_unlock(&device->lock);
     return NULL;
 }
+
+/* --- the table -------------------------------------------------------------------------------- */
 
 static void cpu_close(struct fire_device *device)
 {
@@ -170,16 +371,10 @@ static void cpu_close(struct fire_device *device)
         pthread_join(device->executor, NULL);
     }
     if (device->pool) {
-        for (uint32_t i = 0; i < pool_threads(device->pool); i++) {
-            if (device->scratch)
-                free(device->scratch[i]);
-            if (device->spaces)
-                polar_space_release(&device->spaces[i]);
-        }
+        workspace_release(&device->ordinary, pool_threads(device->pool));
+        workspace_release(&device->urgent, pool_threads(device->pool));
     }
     pool_close(device->pool);
-    free(device->scratch);
-    free(device->spaces);
     pthread_cond_destroy(&device->finished);
     pthread_cond_destroy(&device->queued);
     pthread_mutex_destroy(&device->lock);
@@ -188,15 +383,18 @@ static void cpu_close(struct fire_device *device)
 
 static enum fire_status open_parts(struct fire_device *device, uint32_t threads)
 {
-    enum fire_status status = pool_open(threads, &device->pool);
+    enum fire_status status = pool_open(threads, device->nice, &device->pool);
 
     if (status != FIRE_OK)
         return status;
-    device->scratch = calloc(threads, sizeof(device->scratch[0]));
-    device->spaces = calloc(threads, sizeof(device->spaces[0]));
-    if (!device->scratch || !device->spaces)
-        return FIRE_NO_MEMORY;
-    status = grow_scratch(device, 256);
+    device->interrupt.run = run_interruption;
+    device->interrupt.data = device;
+    pool_set_interrupt(device->pool, &device->interrupt);
+    status = workspace_init(&device->ordinary, threads);
+    if (status == FIRE_OK)
+        status = workspace_init(&device->urgent, threads);
+    if (status == FIRE_OK)
+        status = workspace_grow(device, &device->ordinary, 256);
     if (status != FIRE_OK)
         return status;
     device->caps.flops_per_s = isa_measure_rate(device->engines.exact);
@@ -213,6 +411,20 @@ static uint32_t default_threads(void)
     return threads < THREADS_MAX ? threads : THREADS_MAX;
 }
 
+static void init_locks(struct fire_device *device)
+{
+    pthread_condattr_t attributes;
+
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_mutex_init(&device->lock, NULL);
+    pthread_cond_init(&device->queued, &attributes);
+    pthread_cond_init(&device->finished, NULL);
+    pthread_condattr_destroy(&attributes);
+    queue_init(&device->ordinary_queue);
+    queue_init(&device->urgent_queue);
+}
+
 static enum fire_status cpu_open(const struct fire_backend_settings *settings,
                                  struct fire_device **out, struct fire_error *error)
 {
@@ -227,10 +439,8 @@ static enum fire_status cpu_open(const struct fire_backend_settings *settings,
     device = calloc(1, sizeof(*device));
     if (!device)
         return fire_fail_memory(error, sizeof(*device));
-    pthread_mutex_init(&device->lock, NULL);
-    pthread_cond_init(&device->queued, NULL);
-    pthread_cond_init(&device->finished, NULL);
-    device->tail = &device->head;
+    init_locks(device);
+    device->nice = settings ? settings->nice : 0;
     status = isa_choose(settings ? settings->path : NULL, &device->engines, device->caps.reason,
                         sizeof(device->caps.reason));
     if (status != FIRE_OK) {
@@ -280,12 +490,17 @@ static void cpu_host_free(struct fire_device *device, void *memory)
 
 static enum fire_status cpu_submit(struct fire_device *device, struct fire_batch *batch)
 {
+    const bool urgent = batch->urgent && batch->plan->cols <= FIRE_URGENT_SIDE_MAX;
+    struct batch_queue *queue = urgent ? &device->urgent_queue : &device->ordinary_queue;
+
     batch->next = NULL;
     batch->finished = false;
     batch->status = FIRE_OK;
     pthread_mutex_lock(&device->lock);
-    *device->tail = batch;
-    device->tail = &batch->next;
+    *queue->tail = batch;
+    queue->tail = &batch->next;
+    if (urgent)
+        atomic_store(&device->interrupt.waiting, true);
     pthread_cond_signal(&device->queued);
     pthread_mutex_unlock(&device->lock);
     return FIRE_OK;
@@ -313,6 +528,11 @@ static enum fire_status cpu_wait(struct fire_device *device, const struct fire_b
     return status;
 }
 
+static uint64_t cpu_workspace_bytes(const struct fire_device *device, const struct fire_plan *plan)
+{
+    return workspace_bytes_for(device, plan);
+}
+
 static void cpu_caps(const struct fire_device *device, struct fire_caps *caps)
 {
     *caps = device->caps;
@@ -337,6 +557,7 @@ const struct fire_backend *fire_cpu_backend(void)
         .submit = cpu_submit,
         .poll = cpu_poll,
         .wait = cpu_wait,
+        .workspace_bytes = cpu_workspace_bytes,
         .caps = cpu_caps,
         .last_error = cpu_last_error,
     };

@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #define POOL_SPINS 4000 /* pauses before blocking: some tens of microseconds */
@@ -32,6 +33,10 @@ struct pool {
     uint32_t count;
     pool_task task;
     void *data;
+    struct pool_interrupt *interrupt; /* NULL: none */
+    bool interrupted;                 /* it runs */
+    bool interruptible;               /* the loop that runs may be left early */
+    uint32_t nice;
     uint32_t started; /* threads to join at close */
     uint32_t threads;
     struct pool_worker workers[];
@@ -44,15 +49,22 @@ static void pause_briefly(void)
 #endif
 }
 
+static bool must_stop(const struct pool *pool)
+{
+    return pool->interruptible &&
+           atomic_load_explicit(&pool->interrupt->waiting, memory_order_relaxed);
+}
+
+/* A task that was taken is run, so when all have returned those before `next` are done. */
 static void take_tasks(struct pool *pool, uint32_t worker)
 {
-    for (;;) {
+    do {
         const uint32_t index = atomic_fetch_add_explicit(&pool->next, 1, memory_order_relaxed);
 
         if (index >= pool->count)
             return;
         pool->task(pool->data, index, worker);
-    }
+    } while (!must_stop(pool));
 }
 
 /* Waits for a loop other than `seen`. Returns false when the pool is closing. */
@@ -88,6 +100,7 @@ static void *worker_main(void *data)
     struct pool *pool = worker->pool;
     uint32_t seen = 0;
 
+    pool_lower_priority(pool->nice);
     while (wait_for_loop(pool, &seen)) {
         take_tasks(pool, worker->index);
         pthread_mutex_lock(&pool->lock);
@@ -98,18 +111,21 @@ static void *worker_main(void *data)
     return NULL;
 }
 
-void pool_run(struct pool *pool, uint32_t count, pool_task task, void *data)
+/* Runs tasks from `first` on and returns the first that was not run. */
+static uint32_t run_tasks(struct pool *pool, uint32_t first, uint32_t count, pool_task task,
+                          void *data)
 {
-    if (pool->threads == 1 || count == 1) {
-        for (uint32_t index = 0; index < count; index++)
-            task(data, index, 0);
-        return;
+    if (pool->threads == 1 || count - first == 1) {
+        do
+            task(data, first++, 0);
+        while (first < count && !must_stop(pool));
+        return first;
     }
     pthread_mutex_lock(&pool->lock);
     pool->count = count;
     pool->task = task;
     pool->data = data;
-    atomic_store(&pool->next, 0);
+    atomic_store(&pool->next, first);
     pool->open = true;
     atomic_fetch_add(&pool->generation, 1);
     pthread_cond_broadcast(&pool->wake);
@@ -124,9 +140,40 @@ void pool_run(struct pool *pool, uint32_t count, pool_task task, void *data)
     while (atomic_load(&pool->joined) > 0)
         pthread_cond_wait(&pool->finished, &pool->lock);
     pthread_mutex_unlock(&pool->lock);
+    first = atomic_load(&pool->next);
+    return first < count ? first : count;
 }
 
-enum fire_status pool_open(uint32_t threads, struct pool **out)
+void pool_run(struct pool *pool, uint32_t count, pool_task task, void *data)
+{
+    for (uint32_t next = 0; next < count;) {
+        const bool interruptible = pool->interrupt && !pool->interrupted;
+
+        if (interruptible && atomic_load(&pool->interrupt->waiting)) {
+            pool->interrupted = true;
+            pool->interrupt->run(pool->interrupt->data);
+            pool->interrupted = false;
+        }
+        pool->interruptible = interruptible; /* loops within the interruption changed it */
+        next = run_tasks(pool, next, count, task, data);
+    }
+}
+
+void pool_set_interrupt(struct pool *pool, struct pool_interrupt *interrupt)
+{
+    pool->interrupt = interrupt;
+}
+
+void pool_lower_priority(uint32_t nice)
+{
+    const id_t thread = (id_t)gettid();
+
+    /* Only raising a niceness: always allowed, and no harm is done where it is not. */
+    if (nice)
+        (void)setpriority(PRIO_PROCESS, thread, getpriority(PRIO_PROCESS, thread) + (int)nice);
+}
+
+enum fire_status pool_open(uint32_t threads, uint32_t nice, struct pool **out)
 {
     struct pool *pool = calloc(1, sizeof(*pool) + threads * sizeof(pool->workers[0]));
 
@@ -134,6 +181,7 @@ enum fire_status pool_open(uint32_t threads, struct pool **out)
     if (!pool)
         return FIRE_NO_MEMORY;
     pool->threads = threads;
+    pool->nice = nice;
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->wake, NULL);
     pthread_cond_init(&pool->finished, NULL);
