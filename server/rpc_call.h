@@ -8,8 +8,11 @@
  * gone, deadline passed, cut off, server cancelled): then the base has sent or will send the
  * status itself, and the method only drops its work. After either, `release` is called when the
  * last reference is gone (batches returned, rpc_call_hold() undone); it frees the method's state.
+ * Once a call is over neither `message` nor `sent` is called any more: a message that arrives then
+ * is destroyed and discharged by the base.
  *
- * Every call has a deadline: the caller's or the default. At that moment the base sends
+ * Every call has a deadline: the caller's or the default (RPC_SERVER_STREAM has no default: a
+ * watcher may stay). At that moment the base sends
  * DEADLINE_EXCEEDED, observes METRIC_EXPIRED_LATENESS and calls `ended`. */
 #ifndef FIRED_RPC_CALL_H
 #define FIRED_RPC_CALL_H
@@ -64,6 +67,7 @@ const struct rpc_method *rpc_call_method(const struct rpc_call *call);
 uint64_t rpc_call_id(const struct rpc_call *call);
 uint64_t rpc_call_deadline_ns(const struct rpc_call *call); /* CLOCK_MONOTONIC */
 uint64_t rpc_call_started_ns(const struct rpc_call *call);
+const char *rpc_call_trace(const struct rpc_call *call); /* W3C traceparent, or NULL */
 bool rpc_call_over(const struct rpc_call *call); /* finished or ended: results go nowhere */
 
 /* Asks for the next message. For RPC_UNARY_TENSOR and RPC_STREAM `bytes_max` is first reserved from
@@ -74,10 +78,19 @@ bool rpc_call_over(const struct rpc_call *call); /* finished or ended: results g
 FIRE_NODISCARD enum fire_status rpc_call_receive(struct rpc_call *call, uint64_t bytes_max,
                                                  struct fire_error *error);
 void rpc_call_discharge(struct rpc_call *call, uint64_t bytes);
+/* The same for bytes that are not received but made, such as an answer to be sent: FIRE_BUSY when
+ * there is no room. What is charged has been discharged when `release` returns, or the daemon stops
+ * with an assertion. */
+FIRE_NODISCARD enum fire_status rpc_call_charge(struct rpc_call *call, uint64_t bytes,
+                                                struct fire_error *error);
 
 /* Sends one message, of which the call takes ownership. One at a time: wait for `sent`. When the
  * caller does not read for idle_ms_max it is cut off: counted, RESOURCE_EXHAUSTED, `ended`. */
 void rpc_call_send(struct rpc_call *call, grpc_byte_buffer *message);
+
+/* The last message and FIRE_OK in one operation: what a unary method ends with. Instead of send and
+ * finish; `sent` is not called. Does nothing but destroy `message` when the call is over. */
+void rpc_call_reply(struct rpc_call *call, grpc_byte_buffer *message);
 
 /* True between rpc_call_send() and `sent`. */
 bool rpc_call_sending(const struct rpc_call *call);
@@ -88,7 +101,9 @@ bool rpc_call_sending(const struct rpc_call *call);
 void rpc_call_expect(struct rpc_call *call, bool expected);
 
 /* Ends the call: FIRE_OK, or a status with message and google.rpc details from `error` and
- * `failure` (both may be NULL). Counts refusals by reason. */
+ * `failure` (both may be NULL). Counts refusals by reason. A message still being sent goes out
+ * first; `sent` is not called for it. FIRE_BUSY, FIRE_NO_MEMORY, FIRE_DRAINING and FIRE_DEVICE_LOST
+ * without a retry_ms get one. Does nothing when the call is over. */
 void rpc_call_finish(struct rpc_call *call, enum fire_status status, const struct fire_error *error,
                      const struct rpc_failure *failure);
 

@@ -1,2 +1,593 @@
-/* rpc_server */
-typedef int fired_rpc_server_is_not_written_yet;
+/* rpc_server: listens; owns the completion queue and its pump thread.
+ *
+ * The pump puts (tag, ok) into a ring and wakes the loop when the ring was empty. It never looks at
+ * a tag. The ring is bounded: when the loop falls behind, the pump waits, and with it the network.
+ * The loop runs a bounded number of events a turn, so that timers stay exact under load.
+ *
+ * Slots are calls asked of core in advance, SLOTS_PER_METHOD for each method and as many for calls
+ * that are nobody's; each is asked for again in the event that fills it.
+ *
+ * The end, in this order: health says so and watchers end; core takes no new calls; what runs goes
+ * on until the limit, then is cancelled; when core has returned the shutdown tag the server is
+ * destroyed; when no call object and no slot is left, the queue is shut down and the pump joined.
+ * Starting a batch after that would abort the process, hence the count of call objects.
+ *
+ * Invariants:
+ *   armed is the number of slots that core has
+ *   objects >= calls: refused calls are objects until their status has left
+ */
+#include "rpc_server.h"
+
+#include <grpc/grpc.h>
+#include <grpc/grpc_security.h>
+#include <grpc/support/log.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "clock.h"
+#include "log.h"
+#include "rpc_core.h"
+#include "rpc_listen.h"
+
+#define SLOTS_PER_METHOD     64u
+#define EVENTS_MAX           4096u /* in the ring */
+#define EVENTS_PER_TURN      128u
+#define WARNINGS_PER_S       10u
+#define PATH_BYTES           256u
+#define HEADER_BYTES         (1u << 20) /* of a message beside its tensors */
+#define CHUNK_BYTES          (4u << 20) /* of a stream */
+#define PING_INTERVAL_MS     5000       /* callers may ask as often as this whether we live */
+#define KEEPALIVE_MS         30000
+#define KEEPALIVE_TIMEOUT_MS 20000
+#define STREAMS_MIN          128u /* of one connection */
+#define SHUTDOWN_WAIT_MS     250
+
+static const struct rpc_method *const methods[] = {
+    &rpc_reinit_method,         &rpc_analyze_method,          &rpc_reinit_stream_method,
+    &rpc_analyze_stream_method, &rpc_status_method,           &rpc_drain_method,
+    &rpc_set_log_level_method,  &rpc_health_check_method,     &rpc_health_watch_method,
+    &rpc_reflection_method,     &rpc_reflection_alpha_method,
+};
+#define METHOD_COUNT (sizeof(methods) / sizeof(methods[0]))
+#define SLOT_COUNT   ((METHOD_COUNT + 1) * SLOTS_PER_METHOD)
+
+struct rpc_event {
+    void *tag;
+    bool ok;
+};
+
+struct rpc_slot {
+    struct rpc_tag tag;
+    struct rpc_server *rpc;
+    const struct rpc_method *method; /* NULL: for calls that are nobody's */
+    void *registered;
+    grpc_call *core;
+    gpr_timespec deadline;
+    grpc_call_details details;
+    grpc_metadata_array metadata;
+    grpc_byte_buffer *payload;
+};
+
+struct rpc_server {
+    struct server *server;
+    struct rpc_listen *listen;
+    grpc_server *core;
+    grpc_completion_queue *queue;
+    struct rpc_slot *slots;
+    uint32_t armed;
+    uint32_t objects; /* call objects */
+    uint32_t calls;   /* admitted */
+    uint64_t calls_total;
+    uint64_t last_id;
+    struct rpc_health health;
+
+    uv_async_t wake;
+    uv_timer_t limit;
+    uint32_t handles; /* open ones */
+    uv_thread_t pump;
+
+    uv_mutex_t lock; /* of the ring */
+    uv_cond_t room;
+    struct rpc_event ring[EVENTS_MAX];
+    uint32_t ring_first;
+    uint32_t ring_count;
+
+    struct rpc_tag shutdown_tag;
+    bool draining;
+    bool shut_down; /* core has returned the tag */
+    bool drained;   /* and the callback has been called */
+    uint64_t drain_at_ns;
+    void (*on_drained)(void *data);
+    void *drained_data;
+    void (*on_closed)(void *data);
+    void *closed_data;
+
+    uint64_t warnings_second; /* which one */
+    uint32_t warnings;        /* in it */
+    uint64_t warnings_suppressed;
+};
+
+struct server *rpc_server_owner(struct rpc_server *rpc)
+{
+    return rpc->server;
+}
+
+struct rpc_health *rpc_server_health(struct rpc_server *rpc)
+{
+    return &rpc->health;
+}
+
+bool rpc_server_draining(const struct rpc_server *rpc)
+{
+    return rpc->draining;
+}
+
+uint64_t rpc_server_next_id(struct rpc_server *rpc)
+{
+    return ++rpc->last_id;
+}
+
+uint32_t rpc_server_calls(const struct rpc_server *rpc)
+{
+    return rpc->calls;
+}
+
+uint64_t rpc_server_calls_total(const struct rpc_server *rpc)
+{
+    return rpc->calls_total;
+}
+
+const char *rpc_server_address(const struct rpc_server *rpc, uint32_t index)
+{
+    return rpc_listen_address(rpc->listen, index);
+}
+
+void rpc_server_set_serving(struct rpc_server *rpc, bool serving)
+{
+    if (!rpc->draining)
+        rpc_health_set(&rpc->health, serving);
+}
+
+bool rpc_server_may_warn(struct rpc_server *rpc, uint64_t *suppressed)
+{
+    const uint64_t second = clock_now_ns() / CLOCK_NS_PER_S;
+
+    if (second != rpc->warnings_second) {
+        rpc->warnings_second = second;
+        rpc->warnings = 0;
+    }
+    if (rpc->warnings >= WARNINGS_PER_S) {
+        rpc->warnings_suppressed++;
+        return false;
+    }
+    rpc->warnings++;
+    *suppressed = rpc->warnings_suppressed;
+    rpc->warnings_suppressed = 0;
+    return true;
+}
+
+/* --- the pump --- */
+
+static void pump_run(void *data)
+{
+    struct rpc_server *rpc = data;
+
+    pthread_setname_np(pthread_self(), "rpc-pump");
+    for (;;) {
+        const grpc_event event =
+            grpc_completion_queue_next(rpc->queue, gpr_inf_future(GPR_CLOCK_REALTIME), NULL);
+
+        if (event.type == GRPC_QUEUE_SHUTDOWN)
+            return;
+        if (event.type != GRPC_OP_COMPLETE)
+            continue;
+
+        uv_mutex_lock(&rpc->lock);
+        while (rpc->ring_count == EVENTS_MAX)
+            uv_cond_wait(&rpc->room, &rpc->lock);
+        rpc->ring[(rpc->ring_first + rpc->ring_count) % EVENTS_MAX] =
+            (struct rpc_event){ event.tag, event.success != 0 };
+        const bool was_empty = rpc->ring_count++ == 0;
+        uv_mutex_unlock(&rpc->lock);
+        if (was_empty)
+            uv_async_send(&rpc->wake);
+    }
+}
+
+static void on_wake(uv_async_t *wake)
+{
+    struct rpc_server *rpc = wake->data;
+    struct rpc_event events[EVENTS_PER_TURN];
+    uint32_t count = 0;
+
+    uv_mutex_lock(&rpc->lock);
+    const bool was_full = rpc->ring_count == EVENTS_MAX;
+    while (count < EVENTS_PER_TURN && rpc->ring_count > 0) {
+        events[count++] = rpc->ring[rpc->ring_first];
+        rpc->ring_first = (rpc->ring_first + 1) % EVENTS_MAX;
+        rpc->ring_count--;
+    }
+    const bool more = rpc->ring_count > 0;
+    if (was_full)
+        uv_cond_signal(&rpc->room);
+    uv_mutex_unlock(&rpc->lock);
+
+    /* The pump wakes us only when the ring was empty. */
+    if (more)
+        uv_async_send(&rpc->wake);
+    for (uint32_t i = 0; i < count; i++) {
+        struct rpc_tag *tag = events[i].tag;
+
+        tag->run(tag, events[i].ok);
+    }
+}
+
+/* --- drained and closed --- */
+
+static void drained_check(struct rpc_server *rpc)
+{
+    if (!rpc->shut_down || rpc->drained || rpc->objects > 0 || rpc->armed > 0)
+        return;
+    rpc->drained = true;
+    uv_timer_stop(&rpc->limit);
+    if (rpc->on_drained)
+        rpc->on_drained(rpc->drained_data);
+}
+
+void rpc_server_call_made(struct rpc_server *rpc)
+{
+    rpc->objects++;
+}
+
+void rpc_server_call_admitted(struct rpc_server *rpc)
+{
+    rpc->calls++;
+    rpc->calls_total++;
+    metrics_set(rpc->server->metrics, METRIC_CALLS_RUNNING, NULL, NULL, rpc->calls);
+}
+
+void rpc_server_call_gone(struct rpc_server *rpc, bool admitted)
+{
+    FIRE_ASSERT(rpc->objects > 0);
+    rpc->objects--;
+    if (admitted) {
+        FIRE_ASSERT(rpc->calls > 0);
+        rpc->calls--;
+        metrics_set(rpc->server->metrics, METRIC_CALLS_RUNNING, NULL, NULL, rpc->calls);
+    }
+    drained_check(rpc);
+}
+
+static void on_shutdown(struct rpc_tag *tag, bool ok)
+{
+    struct rpc_server *rpc =
+        (struct rpc_server *)((char *)tag - offsetof(struct rpc_server, shutdown_tag));
+    (void)ok;
+
+    grpc_server_destroy(rpc->core);
+    rpc->core = NULL;
+    rpc->shut_down = true;
+    drained_check(rpc);
+}
+
+static void on_limit(uv_timer_t *timer)
+{
+    struct rpc_server *rpc = timer->data;
+
+    if (!rpc->core)
+        return;
+    log_warn("drain_limit", LOG_U64("calls_cancelled", rpc->calls));
+    grpc_server_cancel_all_calls(rpc->core);
+}
+
+void rpc_server_drain(struct rpc_server *rpc, uint32_t limit_ms, void (*drained)(void *data),
+                      void *data)
+{
+    const uint64_t at_ns = clock_now_ns() + limit_ms * CLOCK_NS_PER_MS;
+
+    if (rpc->drained)
+        return;
+    rpc->on_drained = drained;
+    rpc->drained_data = data;
+    if (!rpc->draining) {
+        rpc->draining = true;
+        rpc->drain_at_ns = CLOCK_NEVER_NS;
+        rpc_health_set(&rpc->health, false);
+        rpc_health_end(&rpc->health);
+        grpc_server_shutdown_and_notify(rpc->core, rpc->queue, &rpc->shutdown_tag);
+    }
+    if (at_ns < rpc->drain_at_ns) {
+        rpc->drain_at_ns = at_ns;
+        uv_update_time(&rpc->server->loop);
+        uv_timer_start(&rpc->limit, on_limit, limit_ms, 0);
+    }
+}
+
+static void rpc_server_free(struct rpc_server *rpc)
+{
+    if (rpc->slots) {
+        for (uint32_t i = 0; i < SLOT_COUNT; i++) {
+            grpc_metadata_array_destroy(&rpc->slots[i].metadata);
+            grpc_call_details_destroy(&rpc->slots[i].details);
+        }
+    }
+    free(rpc->slots);
+    uv_cond_destroy(&rpc->room);
+    uv_mutex_destroy(&rpc->lock);
+
+    /* Core ends its threads in the background; what is still running at exit would look like a
+     * leak. Other users in this process keep it alive, hence the limit. */
+    grpc_shutdown();
+    for (int waited_ms = 0; waited_ms < SHUTDOWN_WAIT_MS && grpc_is_initialized(); waited_ms++)
+        uv_sleep(1);
+    rpc_listen_close(rpc->listen); /* after the last handshake */
+    free(rpc);
+}
+
+static void on_handle_closed(uv_handle_t *handle)
+{
+    struct rpc_server *rpc = handle->data;
+    void (*const closed)(void *data) = rpc->on_closed;
+    void *const data = rpc->closed_data;
+
+    if (--rpc->handles > 0)
+        return;
+    rpc_server_free(rpc);
+    if (closed)
+        closed(data);
+}
+
+/* Ends the queue, which has nothing outstanding, and lets go of the rest. */
+static void rpc_server_end(struct rpc_server *rpc)
+{
+    grpc_completion_queue_destroy(rpc->queue);
+    if (rpc->handles == 0) {
+        rpc_server_free(rpc);
+        return;
+    }
+    uv_close((uv_handle_t *)&rpc->wake, on_handle_closed);
+    uv_close((uv_handle_t *)&rpc->limit, on_handle_closed);
+}
+
+void rpc_server_close(struct rpc_server *rpc, void (*closed)(void *data), void *data)
+{
+    FIRE_ASSERT(rpc->drained);
+    FIRE_ASSERT(rpc->objects == 0);
+    rpc->on_closed = closed;
+    rpc->closed_data = data;
+    grpc_completion_queue_shutdown(rpc->queue);
+    uv_thread_join(&rpc->pump);
+    FIRE_ASSERT(rpc->ring_count == 0);
+    rpc_server_end(rpc);
+}
+
+/* --- arrivals --- */
+
+static void slot_arm(struct rpc_slot *slot)
+{
+    struct rpc_server *rpc = slot->rpc;
+    grpc_call_error error;
+
+    slot->core = NULL;
+    slot->payload = NULL;
+    if (slot->method) {
+        const bool small =
+            slot->method->kind == RPC_UNARY || slot->method->kind == RPC_SERVER_STREAM;
+
+        error = grpc_server_request_registered_call(
+            rpc->core, slot->registered, &slot->core, &slot->deadline, &slot->metadata,
+            small ? &slot->payload : NULL, rpc->queue, rpc->queue, &slot->tag);
+    } else {
+        error = grpc_server_request_call(rpc->core, &slot->core, &slot->details, &slot->metadata,
+                                         rpc->queue, rpc->queue, &slot->tag);
+    }
+    FIRE_ASSERT(error == GRPC_CALL_OK);
+    rpc->armed++;
+}
+
+static void on_arrival(struct rpc_tag *tag, bool ok)
+{
+    struct rpc_slot *slot = (struct rpc_slot *)((char *)tag - offsetof(struct rpc_slot, tag));
+    struct rpc_server *rpc = slot->rpc;
+    char path[PATH_BYTES] = "";
+
+    FIRE_ASSERT(rpc->armed > 0);
+    rpc->armed--;
+    if (!ok) { /* shutting down */
+        drained_check(rpc);
+        return;
+    }
+    if (!slot->method) {
+        const size_t bytes = GRPC_SLICE_LENGTH(slot->details.method);
+        const size_t kept = bytes < sizeof(path) ? bytes : sizeof(path) - 1;
+
+        memcpy(path, GRPC_SLICE_START_PTR(slot->details.method), kept);
+        path[kept] = '\0';
+        slot->deadline = slot->details.deadline;
+        grpc_call_details_destroy(&slot->details);
+        grpc_call_details_init(&slot->details);
+    }
+
+    const struct rpc_arrival arrival = {
+        .method = slot->method,
+        .path = path,
+        .core = slot->core,
+        .deadline = slot->deadline,
+        .metadata = slot->metadata,
+        .payload = slot->payload,
+    };
+    rpc_call_accept(rpc, &arrival);
+    slot->metadata.count = 0; /* the elements went with the call */
+    if (!rpc->draining)
+        slot_arm(slot);
+}
+
+/* --- opening --- */
+
+static enum fire_status slots_make(struct rpc_server *rpc, struct fire_error *error)
+{
+    rpc->slots = calloc(SLOT_COUNT, sizeof(*rpc->slots));
+    if (!rpc->slots)
+        return fire_fail_memory(error, SLOT_COUNT * sizeof(*rpc->slots));
+    for (uint32_t i = 0; i < SLOT_COUNT; i++) {
+        struct rpc_slot *slot = &rpc->slots[i];
+
+        slot->tag.run = on_arrival;
+        slot->rpc = rpc;
+        grpc_metadata_array_init(&slot->metadata);
+        grpc_call_details_init(&slot->details);
+    }
+
+    for (size_t m = 0; m < METHOD_COUNT; m++) {
+        const bool small = methods[m]->kind == RPC_UNARY || methods[m]->kind == RPC_SERVER_STREAM;
+        void *registered = grpc_server_register_method(
+            rpc->core, methods[m]->path, NULL,
+            small ? GRPC_SRM_PAYLOAD_READ_INITIAL_BYTE_BUFFER : GRPC_SRM_PAYLOAD_NONE, 0);
+
+        FIRE_ASSERT(registered != NULL);
+        for (uint32_t i = 0; i < SLOTS_PER_METHOD; i++) {
+            rpc->slots[m * SLOTS_PER_METHOD + i].method = methods[m];
+            rpc->slots[m * SLOTS_PER_METHOD + i].registered = registered;
+        }
+    }
+    return FIRE_OK;
+}
+
+static grpc_arg integer_argument(const char *key, int value)
+{
+    return (grpc_arg){ .type = GRPC_ARG_INTEGER, .key = (char *)key, .value.integer = value };
+}
+
+static int message_limit(const struct config *config)
+{
+    uint64_t bytes = config->message_bytes_max;
+
+    if (bytes < CHUNK_BYTES)
+        bytes = CHUNK_BYTES;
+    bytes += HEADER_BYTES;
+    return bytes < INT32_MAX ? (int)bytes : INT32_MAX;
+}
+
+static grpc_server *core_make(const struct config *config)
+{
+    const uint32_t streams = config->calls_max > STREAMS_MIN ? config->calls_max : STREAMS_MIN;
+    grpc_arg arguments[] = {
+        /* Two daemons would share a port in silence. */
+        integer_argument(GRPC_ARG_ALLOW_REUSEPORT, 0),
+        integer_argument(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, message_limit(config)),
+        integer_argument(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1),
+        integer_argument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
+                         streams < INT32_MAX ? (int)streams : INT32_MAX),
+        integer_argument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, PING_INTERVAL_MS),
+        integer_argument(GRPC_ARG_KEEPALIVE_TIME_MS, KEEPALIVE_MS),
+        integer_argument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, KEEPALIVE_TIMEOUT_MS),
+        integer_argument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
+        integer_argument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
+        /* rpc_call has its own timers, which count how late they are. */
+        integer_argument(GRPC_ARG_ENABLE_DEADLINE_CHECKS, 0),
+        /* What core would inflate, no budget has been asked about. */
+        integer_argument(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET,
+                         1 << GRPC_COMPRESS_NONE),
+    };
+    const grpc_channel_args all = { sizeof(arguments) / sizeof(arguments[0]), arguments };
+
+    return grpc_server_create(&all, NULL);
+}
+
+/* Destroys a server that has not been drained; the pump is not running. */
+static void core_abandon(struct rpc_server *rpc)
+{
+    grpc_event event;
+
+    grpc_server_shutdown_and_notify(rpc->core, rpc->queue, &rpc->shutdown_tag);
+    do {
+        event = grpc_completion_queue_next(rpc->queue, gpr_inf_future(GPR_CLOCK_REALTIME), NULL);
+    } while (event.type != GRPC_OP_COMPLETE || event.tag != &rpc->shutdown_tag);
+    grpc_server_destroy(rpc->core);
+    grpc_completion_queue_shutdown(rpc->queue);
+    do {
+        event = grpc_completion_queue_next(rpc->queue, gpr_inf_future(GPR_CLOCK_REALTIME), NULL);
+    } while (event.type != GRPC_QUEUE_SHUTDOWN);
+}
+
+/* The handles and the pump. */
+static enum fire_status threads_start(struct rpc_server *rpc, struct fire_error *error)
+{
+    int result = uv_async_init(&rpc->server->loop, &rpc->wake, on_wake);
+
+    if (result != 0)
+        return fire_fail(error, FIRE_IO, NULL, "cannot make a wake-up for the event loop: %s",
+                         uv_strerror(result));
+    rpc->wake.data = rpc;
+    uv_timer_init(&rpc->server->loop, &rpc->limit);
+    rpc->limit.data = rpc;
+    rpc->handles = 2;
+
+    result = uv_thread_create(&rpc->pump, pump_run, rpc);
+    if (result != 0)
+        return fire_fail(error, FIRE_IO, NULL,
+                         "cannot start the network thread: %s; allow more processes (ulimit -u)",
+                         uv_strerror(result));
+    return FIRE_OK;
+}
+
+/* What core has to say goes the way of all lines. Any thread. */
+static void on_core_log(gpr_log_func_args *line)
+{
+    if (line->severity == GPR_LOG_SEVERITY_ERROR)
+        log_warn("grpc", LOG_TEXT("message", line->message));
+    else
+        log_debug("grpc", LOG_TEXT("message", line->message));
+}
+
+enum fire_status rpc_server_open(struct server *server, struct rpc_server **out,
+                                 struct fire_error *error)
+{
+    struct rpc_server *rpc = calloc(1, sizeof(*rpc));
+    enum fire_status status;
+
+    *out = NULL;
+    if (!rpc)
+        return fire_fail_memory(error, sizeof(*rpc));
+    rpc->server = server;
+    rpc->shutdown_tag.run = on_shutdown;
+    if (uv_mutex_init(&rpc->lock) != 0 || uv_cond_init(&rpc->room) != 0) {
+        free(rpc);
+        return fire_fail_memory(error, sizeof(uv_mutex_t));
+    }
+    gpr_set_log_function(on_core_log);
+    grpc_init();
+    rpc->queue = grpc_completion_queue_create_for_next(NULL);
+    rpc->core = core_make(&server->config);
+    grpc_server_register_completion_queue(rpc->core, rpc->queue, NULL);
+
+    status = slots_make(rpc, error);
+    if (status == FIRE_OK)
+        status = rpc_listen_open(&server->config, &rpc->listen, error);
+    if (status == FIRE_OK)
+        status = rpc_listen_bind(rpc->listen, rpc->core, error);
+    if (status == FIRE_OK) {
+        grpc_server_start(rpc->core);
+        status = threads_start(rpc, error);
+    }
+    if (status != FIRE_OK) {
+        core_abandon(rpc);
+        rpc_server_end(rpc);
+        return status;
+    }
+
+    for (uint32_t i = 0; i < SLOT_COUNT; i++)
+        slot_arm(&rpc->slots[i]);
+    *out = rpc;
+    return FIRE_OK;
+}
+
+void rpc_server_reload(struct rpc_server *rpc)
+{
+    struct fire_error error = { 0 };
+
+    if (rpc_listen_reload(rpc->listen, &error) != FIRE_OK)
+        log_error("tls_reload_failed", LOG_TEXT("message", error.message));
+}
