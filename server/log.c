@@ -17,14 +17,15 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LINE_BYTES     4096
-#define LINE_TAIL      16 /* room kept for the longest ending: ,"cut":true}\n and its NUL */
-#define NUMBER_BYTES   40
-#define TIME_BYTES     40
-#define WRITE_TRIES    8              /* a line to a full file or a stuck terminal is given up */
-#define SUBSTITUTE     "\xef\xbf\xbd" /* U+FFFD, for bytes that are not UTF-8 */
-#define CONTROL_BELOW  0x20
-#define CONTROL_DELETE 0x7f
+#include "utf8.h"
+
+#define LINE_BYTES   4096
+#define LINE_TAIL    16 /* room kept for the longest ending: ,"cut":true}\n and its NUL */
+#define NUMBER_BYTES 40
+#define TIME_BYTES   40
+#define WRITE_TRIES  8              /* a line to a full file or a stuck terminal is given up */
+#define SUBSTITUTE   "\xef\xbf\xbd" /* U+FFFD, for bytes that are not UTF-8 */
+#define DELETE       0x7f
 
 static atomic_int current_level = LOG_INFO;
 static atomic_int current_format = LOG_LOGFMT;
@@ -84,47 +85,10 @@ static void line_put_text(struct line *line, const char *text)
     line_put(line, text, strlen(text));
 }
 
-/* How many bytes the UTF-8 character at `text` has, or 0 when it is none: overlong forms,
- * surrogates and what lies past U+10FFFF are none. `text` ends with a NUL, which no character's
- * later byte can be, so nothing is read past it. */
-static size_t utf8_bytes(const unsigned char *text)
-{
-    size_t count;
-
-    if (text[0] < 0x80)
-        return 1;
-    if (text[0] < 0xc2 || text[0] > 0xf4)
-        return 0;
-    count = text[0] < 0xe0 ? 2 : text[0] < 0xf0 ? 3 : 4;
-    if (text[0] == 0xe0 && text[1] < 0xa0)
-        return 0;
-    if (text[0] == 0xed && text[1] > 0x9f)
-        return 0;
-    if (text[0] == 0xf0 && text[1] < 0x90)
-        return 0;
-    if (text[0] == 0xf4 && text[1] > 0x8f)
-        return 0;
-    for (size_t i = 1; i < count; i++)
-        if ((text[i] & 0xc0) != 0x80)
-            return 0;
-    return count;
-}
-
-static bool is_control(unsigned char byte)
-{
-    return byte < CONTROL_BELOW || byte == CONTROL_DELETE;
-}
-
-/* U+0080 to U+009F: controls in two bytes, which terminals obey as they do the escape character. */
-static bool is_wide_control(const unsigned char *text, size_t bytes)
-{
-    return bytes == 2 && text[0] == 0xc2 && text[1] < 0xa0;
-}
-
 /* In quotes, escaped as JSON wants it; logfmt readers take the same. */
 static void line_put_quoted(struct line *line, const char *value)
 {
-    const unsigned char *text = (const unsigned char *)value;
+    const char *text = value;
 
     line_put_text(line, "\"");
     while (*text && !line->full) {
@@ -133,13 +97,13 @@ static void line_put_quoted(struct line *line, const char *value)
 
         if (bytes == 0) {
             line_put_text(line, SUBSTITUTE);
-        } else if (is_control(*text) || is_wide_control(text, bytes)) {
-            snprintf(escape, sizeof(escape), "\\u%04x", bytes == 1 ? text[0] : text[1]);
+        } else if (utf8_is_control(text, bytes)) {
+            snprintf(escape, sizeof(escape), "\\u%04x", (unsigned char)text[bytes - 1]);
             line_put_text(line, *text == '\n' ? "\\n" : *text == '\t' ? "\\t" : escape);
         } else {
             if (*text == '"' || *text == '\\')
                 line_put_text(line, "\\");
-            line_put(line, (const char *)text, bytes);
+            line_put(line, text, bytes);
         }
         text += bytes ? bytes : 1;
     }
@@ -154,7 +118,7 @@ static bool is_plain(const char *value)
     if (*text == '\0')
         return false;
     while (*text) {
-        if (*text <= ' ' || *text >= CONTROL_DELETE || strchr("\"=\\", *text))
+        if (*text <= ' ' || *text >= DELETE || strchr("\"=\\", *text))
             return false;
         text++;
     }
