@@ -362,23 +362,6 @@ void dense_mirror(const struct crew *crew, enum fire_dtype dtype, void *g, size_
     crew_run(n <= 512 ? &alone : crew, (n + MIRROR_ROWS - 1) / MIRROR_ROWS, mirror_task, &mirror);
 }
 
-void dense_narrow(void *data, size_t count)
-{
-    const double *from = data;
-    float *to = data;
-
-    /* Element i is read before anything at or after its old bytes is written; the copies keep the
-     * two types from being seen as one object. */
-    for (size_t i = 0; i < count; i++) {
-        double wide;
-        float narrow;
-
-        memcpy(&wide, from + i, sizeof(wide));
-        narrow = (float)wide;
-        memcpy(to + i, &narrow, sizeof(narrow));
-    }
-}
-
 struct panels {
     const struct crew *crew;
     const struct dense_rows *rows;

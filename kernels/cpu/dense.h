@@ -50,9 +50,6 @@ size_t dense_inverse_space(uint32_t n); /* elements */
 /* Fills the lower triangle from the upper one. */
 void dense_mirror(const struct crew *crew, enum fire_dtype dtype, void *g, size_t ldg, uint32_t n);
 
-/* f64 to f32, in place. */
-void dense_narrow(void *data, size_t count);
-
 /* y = x m, m full cols x cols of type `dtype`; x and y are f32 or f64 and may be the same array. */
 struct dense_rows {
     const void *x;

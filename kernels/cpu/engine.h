@@ -39,6 +39,12 @@ struct engine_ops {
     void (*add)(void *y, const void *x, double factor, size_t n);
     /* Upper triangle: g <- g + factor * s + shift * I. */
     void (*add_upper)(void *g, const void *s, size_t ld, uint32_t n, double factor, double shift);
+    /* The largest |x_i|; 0 for n = 0. */
+    double (*largest)(const void *x, size_t n);
+    /* sum of (factor * x_i)^2 in f64. */
+    double (*square)(const void *x, double factor, size_t n);
+    /* w <- factor * x, rounded to f32; sum of the squared changes in f64. */
+    double (*replace)(float *w, const void *x, double factor, size_t n);
 };
 
 struct tiny_ops; /* tiny.h */
@@ -48,6 +54,7 @@ struct engine {
     size_t scratch_bytes;
     uint32_t tile_rows;          /* of the tiles of large products; does not change a bit of them */
     const struct tiny_ops *tiny; /* the way of matrices with few columns */
+    void (*narrow)(void *data, size_t count); /* f64 to f32, in place */
     struct engine_ops f32;
     struct engine_ops f64;
 };

@@ -14,6 +14,7 @@
 #define VL (VECTOR_BYTES / sizeof(T))
 typedef T TN(vec) __attribute__((vector_size(VECTOR_BYTES), may_alias));
 typedef T TN(vec_u) __attribute__((vector_size(VECTOR_BYTES), may_alias, aligned(4)));
+typedef TN(bits) TN(mask) __attribute__((vector_size(VECTOR_BYTES), may_alias));
 
 /* How A is walked: element (i, p) is a[i * row_stride + p * col_stride]. */
 struct TN(block) {
@@ -378,7 +379,9 @@ INLINE bool TN(invert_rows)(T *z, size_t ldz, uint32_t n, const uint32_t nv)
             u[i][v] = *(const TN(vec) *)(z + i * ldz + v * VL);
             inverse[i][v] = (TN(vec)){ 0 };
         }
+        ((T *)inverse[i])[i] = 1;
     }
+    UNROLL_BASE
     for (uint32_t p = 0; p < n; p++) {
         const T *pivots = (const T *)u[p];
         const T pivot = pivots[p];
@@ -388,7 +391,6 @@ INLINE bool TN(invert_rows)(T *z, size_t ldz, uint32_t n, const uint32_t nv)
         if (!(pivot > 0))
             return false;
         reciprocal = 1 / pivot;
-        ((T *)inverse[p])[p] = 1;
         /* Row p of L^-1 is (e_p - sum over q < p of L_pq row q) / L_pp; the sum is complete. Rows
          * below lose L_ip = u_pi times it, with the unscaled u: hence the square of 1 / L_pp, and
          * no root that the next pivot would wait for. */
@@ -396,6 +398,7 @@ INLINE bool TN(invert_rows)(T *z, size_t ldz, uint32_t n, const uint32_t nv)
             row[v] = u[p][v] * reciprocal;
             inverse_row[v] = inverse[p][v] * reciprocal;
         }
+        UNROLL_BASE
         for (uint32_t i = p + 1; i < n; i++) {
             const T factor = pivots[i];
 
@@ -416,6 +419,8 @@ INLINE bool TN(invert_rows)(T *z, size_t ldz, uint32_t n, const uint32_t nv)
 
 static bool TN(invert_base)(void *z, size_t ldz, uint32_t n)
 {
+    if (n == ENGINE_BASE)
+        return TN(invert_rows)(z, ldz, ENGINE_BASE, ENGINE_BASE / VL);
     return n <= 8 && VL <= 8 ? TN(invert_rows)(z, ldz, n, 8 / VL ? 8 / VL : 1)
                              : TN(invert_rows)(z, ldz, n, ENGINE_BASE / VL);
 }
@@ -493,35 +498,84 @@ static void TN(mirror)(void *data, size_t ldg, uint32_t i0, uint32_t i1)
 }
 #undef SIDE
 
+/* Sums are taken in f64, in registers of WIDE_LANES of them, SUM_REGISTERS at a time: enough to hide
+ * the latency of an addition. */
+#define WIDE_LANES (VECTOR_BYTES / sizeof(double))
+#define SUM_STEP   (SUM_REGISTERS * WIDE_LANES)
+typedef double TN(wide) __attribute__((vector_size(VECTOR_BYTES)));
+typedef T TN(part) __attribute__((vector_size(WIDE_LANES * sizeof(T))));
+
+INLINE TN(wide) TN(widen)(const T *x)
+{
+    TN(part) part;
+
+    memcpy(&part, x, sizeof(part));
+    return __builtin_convertvector(part, TN(wide));
+}
+
+INLINE double TN(total)(const TN(wide) sum[SUM_REGISTERS])
+{
+    TN(wide) all = sum[0];
+    double total = 0;
+
+    for (size_t r = 1; r < SUM_REGISTERS; r++)
+        all += sum[r];
+    for (size_t l = 0; l < WIDE_LANES; l++)
+        total += all[l];
+    return total;
+}
+
+/* sum += (factor * x_i)^2 in some order; the last ones are returned. */
+INLINE double TN(add_squares)(const T *x, double factor, size_t n, TN(wide) sum[SUM_REGISTERS])
+{
+    double rest = 0;
+    size_t i = 0;
+
+    for (; i + SUM_STEP <= n; i += SUM_STEP) {
+        UNROLL
+        for (size_t r = 0; r < SUM_REGISTERS; r++) {
+            const TN(wide) value = TN(widen)(x + i + r * WIDE_LANES) * factor;
+
+            sum[r] += value * value;
+        }
+    }
+    for (; i + WIDE_LANES <= n; i += WIDE_LANES) {
+        const TN(wide) value = TN(widen)(x + i) * factor;
+
+        sum[0] += value * value;
+    }
+    for (; i < n; i++)
+        rest += (double)x[i] * factor * ((double)x[i] * factor);
+    return rest;
+}
+
+static double TN(square)(const void *x, double factor, size_t n)
+{
+    TN(wide) sum[SUM_REGISTERS] = { 0 };
+    const double rest = TN(add_squares)(x, factor, n, sum);
+
+    return TN(total)(sum) + rest;
+}
+
 static void TN(sums)(const void *data, size_t ldg, uint32_t n, double factor, double *dfi,
                      double *square, double *trace)
 {
-    double dfi_off = 0, square_off = 0, dfi_diagonal = 0, square_diagonal = 0;
+    TN(wide) sum[SUM_REGISTERS] = { 0 };
+    double off = 0, dfi_diagonal = 0, square_diagonal = 0;
 
     *trace = 0;
     for (uint32_t i = 0; i < n; i++) {
         const T *row = (const T *)data + (size_t)i * ldg;
         const double diagonal = factor * (double)row[i];
-        double lane[8] = { 0 };
-        double row_square = 0;
-        uint32_t j = i + 1;
 
-        for (; j + 8 <= n; j += 8) {
-            for (uint32_t l = 0; l < 8; l++)
-                lane[l] += (double)row[j + l] * (double)row[j + l];
-        }
-        for (; j < n; j++)
-            row_square += (double)row[j] * (double)row[j];
-        for (uint32_t l = 0; l < 8; l++)
-            row_square += lane[l];
-        square_off += row_square;
+        off += TN(add_squares)(row + i + 1, 1, n - i - 1, sum);
         dfi_diagonal += (diagonal - 1) * (diagonal - 1);
         square_diagonal += diagonal * diagonal;
         *trace += diagonal;
     }
-    dfi_off = square_off = 2 * factor * factor * square_off;
-    *dfi = dfi_off + dfi_diagonal;
-    *square = square_off + square_diagonal;
+    off = 2 * factor * factor * (off + TN(total)(sum));
+    *dfi = off + dfi_diagonal;
+    *square = off + square_diagonal;
 }
 
 static void TN(symmetric_vector)(const void *data, size_t ldg, uint32_t n, const void *x_data,
@@ -595,5 +649,66 @@ static void TN(add_upper)(void *g, const void *s, size_t ld, uint32_t n, double 
     }
 }
 
+static double TN(largest)(const void *x_data, size_t n)
+{
+    const T *x = x_data;
+    TN(vec) lanes = { 0 };
+    T largest = 0;
+    size_t i = 0;
+
+    for (; i + VL <= n; i += VL) {
+        const TN(vec) value = *(const TN(vec_u) *)(x + i);
+        const TN(mask) negative = value < 0;
+        const TN(vec) a =
+            (TN(vec))((negative & (TN(mask))(-value)) | (~negative & (TN(mask))value));
+        const TN(mask) larger = a > lanes;
+
+        lanes = (TN(vec))((larger & (TN(mask))a) | (~larger & (TN(mask))lanes));
+    }
+    for (; i < n; i++) {
+        const T a = x[i] < 0 ? -x[i] : x[i];
+
+        largest = a > largest ? a : largest;
+    }
+    for (size_t l = 0; l < VL; l++)
+        largest = lanes[l] > largest ? lanes[l] : largest;
+    return (double)largest;
+}
+
+typedef float TN(narrow) __attribute__((vector_size(WIDE_LANES * sizeof(float))));
+
+static double TN(replace)(float *w, const void *x_data, double factor, size_t n)
+{
+    const T *x = x_data;
+    const T f = (T)factor;
+    TN(wide) sum[SUM_REGISTERS] = { 0 };
+    double rest = 0;
+    size_t i = 0;
+
+    for (; i + WIDE_LANES <= n; i += WIDE_LANES) {
+        TN(part) part;
+        TN(narrow) old;
+
+        memcpy(&part, x + i, sizeof(part));
+        memcpy(&old, w + i, sizeof(old));
+        const TN(narrow) y = __builtin_convertvector(part * f, TN(narrow));
+        const TN(wide) d =
+            __builtin_convertvector(y, TN(wide)) - __builtin_convertvector(old, TN(wide));
+
+        memcpy(w + i, &y, sizeof(y));
+        sum[0] += d * d;
+    }
+    for (; i < n; i++) {
+        const float y = (float)(f * x[i]);
+        const double d = (double)y - (double)w[i];
+
+        rest += d * d;
+        w[i] = y;
+    }
+    return TN(total)(sum) + rest;
+}
+
 #undef VL
 #undef NR
+#undef WIDE_LANES
+#undef SUM_STEP

@@ -13,6 +13,7 @@
 #else
 #define UNROLL _Pragma("GCC unroll 12")
 #endif
+#define UNROLL_BASE             _Pragma("GCC unroll 16")
 #define ENGINE_TILE_COLUMNS_MAX 512u
 /* Operands whose rows lie further apart than PACK_STRIDE bytes are packed when that pays. The wide
  * registers take so much of a row at once that they read it faster in place, from huge pages. */
@@ -32,8 +33,12 @@
  * afterwards, halve the error of a long f32 sum. */
 #define ENGINE_DEPTH_F32 128u
 #define ENGINE_DEPTH_F64 256u
+#define SUM_REGISTERS    4
 #define root_f32         sqrtf
 #define root_f64         sqrt
+
+typedef int32_t bits_f32;
+typedef int64_t bits_f64;
 
 #define T        float
 #define TN(name) name##_f32
@@ -50,13 +55,43 @@
 #undef T
 #undef TN
 
+#define NARROW_STEP (VECTOR_BYTES / sizeof(double))
+typedef double narrow_from __attribute__((vector_size(VECTOR_BYTES)));
+typedef float narrow_to __attribute__((vector_size(VECTOR_BYTES / 2)));
+
+static void narrow(void *data, size_t count)
+{
+    char *bytes = data;
+    size_t i = 0;
+
+    /* What is read has never been written: the f32 numbers fall behind. The copies keep the two
+     * types from being seen as one object. */
+    for (; i + NARROW_STEP <= count; i += NARROW_STEP) {
+        narrow_from wide;
+
+        memcpy(&wide, bytes + i * sizeof(double), sizeof(wide));
+        const narrow_to result = __builtin_convertvector(wide, narrow_to);
+
+        memcpy(bytes + i * sizeof(float), &result, sizeof(result));
+    }
+    for (; i < count; i++) {
+        double wide;
+        float result;
+
+        memcpy(&wide, bytes + i * sizeof(double), sizeof(wide));
+        result = (float)wide;
+        memcpy(bytes + i * sizeof(float), &result, sizeof(result));
+    }
+}
+
 /* clang-format off */
 #define OPS(type) { \
     .element_bytes = type##_BYTES, .tile = tile_##type, .invert_base = invert_base_##type, \
     .affine = affine_##type, .copy_affine = copy_affine_##type, \
     .affine_full = affine_full_##type, .mirror = mirror_##type, .sums = sums_##type, \
     .symmetric_vector = symmetric_vector_##type, .dot = dot_##type, .add = add_##type, \
-    .add_upper = add_upper_##type }
+    .add_upper = add_upper_##type, .largest = largest_##type, .square = square_##type, \
+    .replace = replace_##type }
 /* clang-format on */
 #define f32_BYTES sizeof(float)
 #define f64_BYTES sizeof(double)
@@ -70,6 +105,7 @@ const struct engine ENGINE_SYMBOL = {
             : ENGINE_DEPTH_F64 *(ENGINE_TILE_COLUMNS_MAX + PRODUCT_PAD) * sizeof(double),
     .tile_rows = TILE_ROWS,
     .tiny = &ENGINE_TINY,
+    .narrow = narrow,
     .f32 = OPS(f32),
     .f64 = OPS(f64),
 };

@@ -136,7 +136,7 @@ static void rational_apply(struct polar *polar, enum fire_dtype dtype,
     crew_ops(polar->crew, dtype)
         ->affine(space->g, space->ld, space->cols, (w.a - w.b / w.c) / u, w.b / w.c / u);
     if (dtype != product_dtype)
-        dense_narrow(space->g, space->cols * space->ld);
+        polar->crew->engine->narrow(space->g, space->cols * space->ld);
     polar_apply(polar, product_dtype);
     polar->steps++;
 }
@@ -354,7 +354,7 @@ static void make_gram(struct polar *polar, struct attempt *attempt, bool widen)
 static void narrow_gram(struct polar *polar, struct attempt *attempt)
 {
     if (attempt->g_dtype != polar->dtype)
-        dense_narrow(polar->space->g, polar->space->cols * polar->space->ld);
+        polar->crew->engine->narrow(polar->space->g, polar->space->cols * polar->space->ld);
     attempt->g_dtype = polar->dtype;
 }
 

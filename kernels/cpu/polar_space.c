@@ -182,7 +182,7 @@ void polar_apply(struct polar *polar, enum fire_dtype m_dtype)
 
 void polar_narrow(struct polar *polar)
 {
-    dense_narrow(polar->space->x, polar->space->rows * polar->space->ld);
+    polar->crew->engine->narrow(polar->space->x, polar->space->rows * polar->space->ld);
     polar->dtype = FIRE_F32;
     polar->gram_valid = false;
 }

@@ -59,55 +59,32 @@ static double weight_at(const struct pass *pass, size_t index)
                                                   : (double)((const float *)pass->weights)[index];
 }
 
+/* The weights of rows [begin, end) and how many they are. */
+static const void *weights_at(const struct pass *pass, uint32_t begin, uint32_t end, size_t *count)
+{
+    const uint32_t cols = pass->polar->space->cols;
+
+    *count = (size_t)(end - begin) * cols;
+    return (const char *)pass->weights +
+           (size_t)begin * cols * fire_dtype_bytes(pass->polar->plan->compute);
+}
+
 /* Here the "sum" is the largest |w| of the chunk. */
 static void rows_largest(const struct pass *pass, uint32_t begin, uint32_t end, double *sum)
 {
-    const size_t first = (size_t)begin * pass->polar->space->cols;
-    const size_t last = (size_t)end * pass->polar->space->cols;
+    size_t count;
+    const void *weights = weights_at(pass, begin, end, &count);
 
-    if (pass->polar->plan->compute == FIRE_F64) {
-        for (size_t i = first; i < last; i++)
-            *sum = fmax(*sum, fabs(((const double *)pass->weights)[i]));
-    } else {
-        float lane[16] = { 0 };
-        const float *w = pass->weights;
-        size_t i = first;
-
-        for (; i + 16 <= last; i += 16) {
-            for (int l = 0; l < 16; l++) {
-                const float a = fabsf(w[i + (size_t)l]);
-
-                lane[l] = a > lane[l] ? a : lane[l];
-            }
-        }
-        for (; i < last; i++)
-            lane[0] = fmaxf(lane[0], fabsf(w[i]));
-        for (int l = 0; l < 16; l++)
-            *sum = fmax(*sum, (double)lane[l]);
-    }
+    *sum = crew_ops(pass->polar->crew, pass->polar->plan->compute)->largest(weights, count);
 }
 
 static void rows_square(const struct pass *pass, uint32_t begin, uint32_t end, double *sum)
 {
-    const size_t first = (size_t)begin * pass->polar->space->cols;
-    const size_t last = (size_t)end * pass->polar->space->cols;
-    double lane[8] = { 0 };
-    size_t i = first;
+    size_t count;
+    const void *weights = weights_at(pass, begin, end, &count);
 
-    for (; i + 8 <= last; i += 8) {
-        for (size_t l = 0; l < 8; l++) {
-            const double w = weight_at(pass, i + l) * pass->factor;
-
-            lane[l] += w * w;
-        }
-    }
-    for (; i < last; i++) {
-        const double w = weight_at(pass, i) * pass->factor;
-
-        lane[0] += w * w;
-    }
-    for (int l = 0; l < 8; l++)
-        *sum += lane[l];
+    *sum = crew_ops(pass->polar->crew, pass->polar->plan->compute)
+               ->square(weights, pass->factor, count);
 }
 
 static double x_at(const struct polar *polar, size_t index)
@@ -136,44 +113,6 @@ static double blended(const struct pass *pass, double q, double w)
     const double y = pass->blend * (pass->factor * q) + (1 - pass->blend) * w;
 
     return fire_dtype_round(pass->polar->plan->output, y);
-}
-
-/* One row of f32 weights without blending; the loops vectorise. Returns its SFE. */
-static double row_plain(float *w, const void *q, enum fire_dtype dtype, double factor,
-                        uint32_t cols)
-{
-    double lane[8] = { 0 };
-    double sum = 0;
-    uint32_t j = 0;
-
-    for (; j + 8 <= cols; j += 8) {
-        float y[8];
-
-        if (dtype == FIRE_F64) {
-            for (uint32_t l = 0; l < 8; l++)
-                y[l] = (float)(factor * ((const double *)q)[j + l]);
-        } else {
-            for (uint32_t l = 0; l < 8; l++)
-                y[l] = (float)factor * ((const float *)q)[j + l];
-        }
-        for (uint32_t l = 0; l < 8; l++) {
-            const double d = (double)y[l] - (double)w[j + l];
-
-            lane[l] += d * d;
-            w[j + l] = y[l];
-        }
-    }
-    for (; j < cols; j++) {
-        const double x = dtype == FIRE_F64 ? ((const double *)q)[j] : (double)((const float *)q)[j];
-        const float y = (float)(factor * x);
-        const double d = (double)y - (double)w[j];
-
-        sum += d * d;
-        w[j] = y;
-    }
-    for (uint32_t l = 0; l < 8; l++)
-        sum += lane[l];
-    return sum;
 }
 
 /* Any row: blended with the old weights, rounded as the output will be. */
@@ -207,8 +146,9 @@ static void rows_write(const struct pass *pass, uint32_t begin, uint32_t end, do
     for (uint32_t i = begin; i < end; i++) {
         const char *q = (const char *)space->x + i * space->ld * fire_dtype_bytes(dtype);
 
-        *sum += plain ? row_plain((float *)pass->weights + (size_t)i * space->cols, q, dtype,
-                                  pass->factor, space->cols)
+        *sum += plain ? crew_ops(pass->polar->crew, dtype)
+                            ->replace((float *)pass->weights + (size_t)i * space->cols, q,
+                                      pass->factor, space->cols)
                       : row_general(pass, i);
     }
 }
