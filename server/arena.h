@@ -21,8 +21,8 @@ void arena_close(struct arena *arena); /* NULL is allowed; every block has been 
 void *arena_alloc(struct arena *arena, uint64_t bytes); /* NULL: no room now */
 void arena_free(struct arena *arena, void *block);      /* NULL is allowed */
 
-uint64_t arena_bytes(const struct arena *arena);      /* room in all */
-uint64_t arena_used(struct arena *arena);             /* in use, bookkeeping included */
-uint64_t arena_largest_free(struct arena *arena);     /* the largest block that would succeed */
+uint64_t arena_bytes(const struct arena *arena);  /* room in all */
+uint64_t arena_used(struct arena *arena);         /* in use, bookkeeping included */
+uint64_t arena_largest_free(struct arena *arena); /* the largest block that would succeed */
 
 #endif

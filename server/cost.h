@@ -15,7 +15,13 @@
 struct cost_model {
     double seconds_per_flop[COST_CLASSES]; /* device time of a full batch; by class of short side */
     double batch_overhead_s;               /* what a batch costs beyond its matrices */
+    uint32_t workers;                      /* threads that small matrices are dealt out to */
 };
+
+/* The class of a plan: log2 of its short side. */
+uint32_t cost_class(const struct fire_plan *plan);
+/* Matrices that take no longer together than one of them: lanes and workers filled. */
+uint32_t cost_granule(const struct cost_model *model, const struct fire_plan *plan);
 
 /* Flops of one matrix, statistics included. */
 double cost_flops(const struct fire_plan *plan);
@@ -25,5 +31,17 @@ double cost_seconds(const struct cost_model *model, const struct fire_plan *plan
 /* Learns from a batch that took `seconds`. */
 void cost_learn(struct cost_model *model, const struct fire_plan *plan, uint32_t matrix_count,
                 double seconds);
+
+/* A batch that was timed to calibrate a device. */
+struct cost_sample {
+    const struct fire_plan *plan;
+    uint32_t matrix_count;
+    double seconds;
+};
+
+/* Makes a model from samples in ascending order of their class, at least one: classes between two
+ * samples are interpolated, those beyond the ends take the nearest. */
+void cost_calibrate(struct cost_model *model, const struct cost_sample *samples,
+                    uint32_t sample_count, double batch_overhead_s, uint32_t workers);
 
 #endif

@@ -1,8 +1,10 @@
 /* device: one executor. Takes closed batches, runs them on a backend, hands them back to the loop.
  *
- * device_submit() never waits. At most DEVICE_BATCHES_MAX batches are with a device; each batch
- * object is allocated at open with room for all its slots. If the backend loses the device, the
- * batches that were with it come back with FIRE_DEVICE_LOST and the device is out of service. */
+ * device_submit() never waits: it queues the batch with the backend, and a thread of the batch
+ * object waits for its end, so an urgent batch comes back before a large one that began earlier. At
+ * most DEVICE_BATCHES_MAX batches are with a device; each batch object is allocated at open with
+ * room for all its slots. If the backend loses the device, the batches that were with it come back
+ * with FIRE_DEVICE_LOST and the device is out of service. */
 #ifndef FIRED_DEVICE_H
 #define FIRED_DEVICE_H
 
@@ -16,27 +18,40 @@
 
 #define DEVICE_BATCHES_MAX 3u
 
-/* A closed batch: jobs in order, and their slots in one array. */
+/* Some matrices of one job: slots first … first + count - 1 of it. */
+struct batch_part {
+    struct job *job;
+    uint32_t first;
+    uint32_t count;
+};
+
+/* A closed batch: parts of jobs in order, and their slots in one array. */
 struct batch {
-    struct fire_batch work;
+    struct fire_batch work; /* plan, slots and slot_count are the submitter's */
     struct fire_slot *slots;
-    uint32_t slot_room;
+    struct batch_part *parts;
+    uint32_t part_count;
+    uint32_t slot_room; /* of slots and parts */
+    bool urgent;        /* may be run between the steps of a huge matrix */
     uint64_t id;
     struct bucket *bucket;
     enum close_reason reason;
-    struct job *first; /* through job.next */
-    struct job *last;
-    double cost_s;
-    uint64_t started_ns;  /* when the device began it */
+    double cost_s; /* estimated */
+    /* Written by the device. */
+    uint64_t submitted_ns;
+    uint64_t started_ns; /* when the device began it */
     uint64_t finished_ns;
+    double device_s; /* device time it took */
+    bool measured;   /* device_s is a measurement; else it ran among others and is the estimate */
     enum fire_status status;
     struct batch *next; /* the device's */
-    bool in_use;        /* the scheduler's */
+    bool in_use;        /* from device_free_batch() until device_release_batch() */
 };
 
 struct device;
 
-/* Called on the loop thread for each batch, in the order submitted. */
+/* Called on the loop thread for each batch, in the order they end. The batch stays the callback's
+ * until device_release_batch(). */
 typedef void (*device_done)(struct device *device, struct batch *batch, void *data);
 
 struct device_settings {
@@ -51,22 +66,29 @@ struct device_settings {
 FIRE_NODISCARD enum fire_status device_open(uv_loop_t *loop, const struct device_settings *settings,
                                             device_done done, void *data, struct device **device,
                                             struct fire_error *error);
-/* Waits for what runs; `closed` is called on the loop when the last handle is gone. */
+/* Waits for what runs, without telling of it; `closed` (NULL is allowed) is called on the loop when
+ * the last handle is gone. NULL is no device. */
 void device_close(struct device *device, void (*closed)(void *data), void *data);
 
-/* A batch object that is free, or NULL. */
+/* A batch object that is free, now the caller's, or NULL. */
 struct batch *device_free_batch(struct device *device);
+void device_release_batch(struct device *device, struct batch *batch);
+/* A batch that the backend refuses comes back through `done` too, never from here. */
 void device_submit(struct device *device, struct batch *batch);
 
-uint32_t device_running(const struct device *device);     /* batches with it */
-double device_backlog_s(const struct device *device);     /* estimated seconds left of them */
+uint32_t device_running(const struct device *device); /* batches with it */
+double device_backlog_s(const struct device *device); /* estimated seconds left of them */
+uint32_t device_urgent(const struct device *device);  /* urgent ones among them */
 bool device_in_service(const struct device *device);
 void device_caps(const struct device *device, struct fire_caps *caps);
 const char *device_backend_name(const struct device *device);
 struct cost_model *device_cost(struct device *device);
-double device_busy_s(const struct device *device);        /* since start */
+double device_busy_s(const struct device *device); /* since start */
 uint64_t device_batches(const struct device *device);
 uint64_t device_matrices(const struct device *device);
+uint32_t device_index(const struct device *device);
+/* What the backend last said about itself; "" when it said nothing. */
+const char *device_last_error(const struct device *device);
 
 /* Host memory for the arena, page-locked where the device wants that. */
 void *device_host_alloc(struct device *device, size_t bytes);

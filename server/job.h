@@ -28,13 +28,25 @@ enum close_reason {
 };
 const char *close_reason_name(enum close_reason reason); /* "idle", "full", … */
 
+/* What a waiting job's next moment is. */
+enum job_attention { JOB_ATTENTION_DELAY, JOB_ATTENTION_SAFE, JOB_ATTENTION_DEADLINE };
+
+#define JOB_RANGES_MAX 3u
+
+struct job_range {
+    uint32_t first;
+    uint32_t count;
+};
+
 struct bucket;
-struct batch;
+struct lane;
 struct job;
 
 /* Called on the loop thread, once. FIRE_OK: the slots hold results (each slot's own result tells
- * what happened to it) and the batch_* members are set. FIRE_DEVICE_LOST, FIRE_NO_MEMORY: not
- * computed. Never called for a job that scheduler_cancel() took back. */
+ * what happened to it) and the batch_* members are set, to the last batch where there were several.
+ * FIRE_TOO_LATE, FIRE_DEVICE_LOST, FIRE_NO_MEMORY: not computed, or not all of it. FIRE_CANCELLED:
+ * cancelled while only a part of it was with the device. Never called for a job that
+ * scheduler_cancel() took back. The job is the submitter's again; it may be freed here. */
 typedef void (*job_done)(struct job *job, enum fire_status status);
 
 struct job {
@@ -58,13 +70,22 @@ struct job {
     uint64_t started_ns;
     uint64_t finished_ns;
 
-    /* The scheduler's. */
+    /* The scheduler's. A job may be dealt out over several batches. */
     struct bucket *bucket;
-    struct batch *batch;
+    struct lane *lane; /* where it waits; NULL: nothing of it waits */
     struct job *next;
     struct job *previous;
-    double cost_s; /* estimated device seconds */
-    bool cancelled;
+    uint32_t dealt; /* matrices from the front that were given to batches */
+    uint32_t again_count;
+    struct job_range again[JOB_RANGES_MAX]; /* … and came back without having been computed */
+    uint32_t parts_running;                 /* batches that hold some of it */
+    double cost_s;                          /* estimated device seconds of one matrix */
+    uint64_t attention_ns;                  /* when to look at it next, and what for */
+    enum job_attention attention;
+    uint32_t attention_index;
+    bool ripe;     /* it has waited delay_us */
+    bool critical; /* its last safe moment has come */
+    enum fire_status outcome;
 };
 
 #endif

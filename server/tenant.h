@@ -5,6 +5,7 @@
 #ifndef FIRED_TENANT_H
 #define FIRED_TENANT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "status.h"
@@ -12,8 +13,10 @@
 #define TENANT_NAME_BYTES 64
 #define TENANTS_MAX       1024u
 
+struct lane; /* bucket_internal.h */
+
 struct tenant_limits {
-    double weight;               /* share of device time against other tenants; default 1 */
+    double weight; /* share of device time against other tenants; default 1 */
     uint64_t bytes_in_flight_max;
     uint32_t streams_max;
     uint32_t calls_max;
@@ -33,6 +36,11 @@ struct tenant {
     uint32_t jobs_waiting;  /* the scheduler's: matrices */
     double recent_seconds;  /* the scheduler's: device time of late, decaying */
     uint64_t recent_at_ns;
+    uint32_t jobs_running;  /* the scheduler's: matrices */
+    double waiting_seconds; /* the scheduler's: estimated device time of what waits */
+    struct lane *lanes;     /* the scheduler's: where its jobs wait */
+    uint32_t active_index;  /* the scheduler's */
+    bool active;            /* the scheduler's: something waits or runs */
 };
 
 struct tenants;
