@@ -15,7 +15,8 @@ _firectl() {
     COMPREPLY=()
     if ((COMP_CWORD == 1)); then
         mapfile -t COMPREPLY < <(compgen -W \
-            "reinit analyze compare presets selftest --help --version" -- "$current")
+            "reinit analyze compare presets selftest health status ping stat top drain --help \
+            --version" -- "$current")
         return
     fi
     case $previous in
@@ -26,7 +27,9 @@ _firectl() {
         --path) words="auto portable avx2 avx512 amx" ;;
         --state-policy) words="keep zero reset transport" ;;
         --threads | --deadline | --target | --steps | --seed | --include | --exclude | --tie | \
-            --fail-if) return ;;
+            --fail-if | --addr | --token | --tenant | --server-name | --run | --step | -n | \
+            --count | --interval | --limit) return ;;
+        --priority) words="interactive normal bulk" ;;
         *)
             if [[ $current == -* ]]; then
                 words=$(firectl "$command" --help 2>/dev/null |
