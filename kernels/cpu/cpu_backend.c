@@ -17,6 +17,7 @@
 #include <time.h>
 
 #include "isa.h"
+#include "lanczos.h"
 #include "pool.h"
 #include "slot.h"
 #include "tiny.h"
@@ -112,9 +113,12 @@ static uint64_t space_bytes_for(const struct fire_plan *plan)
 {
     const uint64_t ld = dense_stride(plan->cols), bytes = fire_dtype_bytes(plan->compute);
     const uint64_t powers = plan->compute == FIRE_F64 ? 3 : 2;
+    const uint64_t side = dense_inverse_space(plan->cols) + lanczos_space(plan->cols);
+    const uint64_t sum = plan->rows * ld * bytes +
+                         plan->cols * ld * (sizeof(double) + powers * bytes) +
+                         side * sizeof(double);
 
-    return plan->rows * ld * bytes + plan->cols * ld * (sizeof(double) + powers * bytes) +
-           dense_inverse_space(plan->cols) * sizeof(double);
+    return sum + sum / 16; /* large arrays are rounded up to whole pages */
 }
 
 static uint64_t workspace_bytes_for(const struct fire_device *device, const struct fire_plan *plan)

@@ -1,0 +1,334 @@
+/* The CPU pool as a device that is shared: urgent batches within others, priorities, memory. What a
+ * matrix becomes never depends on what ran within or around it. */
+#include <check.h>
+#include <dirent.h>
+#include <malloc.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+
+#include "projection.h"
+#include "random.h"
+
+#define THREADS        2u
+#define URGENT_COUNT   12u
+#define HUGE_SIDE      1800u
+#define POLL_MS        20
+#define POLL_COUNT_MAX 500 /* 10 s: an idle device gives memory back after one */
+
+/* --- memory in use, as the core asks for it --------------------------------------------------- */
+
+static atomic_size_t live_bytes;
+
+void *__real_aligned_alloc(size_t alignment, size_t bytes);
+void __real_free(void *memory);
+void *__wrap_aligned_alloc(size_t alignment, size_t bytes);
+void __wrap_free(void *memory);
+
+#define LARGE_BYTES (1u << 20) /* smaller ones are not counted */
+
+void *__wrap_aligned_alloc(size_t alignment, size_t bytes)
+{
+    void *memory = __real_aligned_alloc(alignment, bytes);
+
+    if (memory && malloc_usable_size(memory) >= LARGE_BYTES)
+        atomic_fetch_add(&live_bytes, malloc_usable_size(memory));
+    return memory;
+}
+
+void __wrap_free(void *memory)
+{
+    if (memory && malloc_usable_size(memory) >= LARGE_BYTES)
+        atomic_fetch_sub(&live_bytes, malloc_usable_size(memory));
+    __real_free(memory);
+}
+
+/* --- batches ---------------------------------------------------------------------------------- */
+
+struct work {
+    struct fire_plan plan;
+    struct fire_batch batch;
+    struct fire_slot *slots;
+    struct fire_result *results;
+    float *weights;
+    size_t bytes;
+};
+
+static void work_init(struct work *work, uint32_t side, uint32_t count, uint64_t seed)
+{
+    struct fire_options options;
+    struct fire_random random;
+    const size_t matrix = (size_t)side * side;
+
+    memset(work, 0, sizeof(*work));
+    options_make(&options, "fire", "");
+    projection_plan(&options, side, side, &work->plan);
+    work->bytes = count * matrix * sizeof(float);
+    work->weights = calloc(count * matrix, sizeof(float));
+    work->slots = calloc(count, sizeof(*work->slots));
+    work->results = calloc(count, sizeof(*work->results));
+    ck_assert(work->weights && work->slots && work->results);
+    fire_random_init(&random, seed);
+    for (size_t i = 0; i < count * matrix; i++)
+        work->weights[i] = (float)fire_random_normal(&random);
+    for (uint32_t i = 0; i < count; i++)
+        work->slots[i] = (struct fire_slot){ work->weights + i * matrix, &work->results[i], seed };
+    work->batch =
+        (struct fire_batch){ .plan = &work->plan, .slots = work->slots, .slot_count = count };
+}
+
+static void work_release(struct work *work)
+{
+    __real_free(work->weights);
+    free(work->slots);
+    free(work->results);
+}
+
+static void submit(struct projector *projector, struct work *work)
+{
+    ck_assert_int_eq(projector->backend->submit(projector->device, &work->batch), FIRE_OK);
+}
+
+static void wait_for(struct projector *projector, struct work *work)
+{
+    ck_assert_int_eq(projector->backend->wait(projector->device, &work->batch), FIRE_OK);
+    ck_assert(projector->backend->poll(projector->device, &work->batch));
+}
+
+static bool finished(struct projector *projector, const struct work *work)
+{
+    return projector->backend->poll(projector->device, &work->batch);
+}
+
+/* The same matrices alone on the device give the same bits and the same words. */
+static void check_against_alone(struct projector *projector, const struct work *work, uint32_t side,
+                                uint64_t seed)
+{
+    struct work alone;
+
+    work_init(&alone, side, work->batch.slot_count, seed);
+    submit(projector, &alone);
+    wait_for(projector, &alone);
+    ck_assert_mem_eq(work->weights, alone.weights, work->bytes);
+    for (uint32_t i = 0; i < work->batch.slot_count; i++) {
+        ck_assert_int_eq(work->results[i].action, FIRE_ACTION_PROJECTED);
+        ck_assert_str_eq(work->results[i].method, alone.results[i].method);
+        ck_assert_double_eq(work->results[i].sfe, alone.results[i].sfe);
+        ck_assert_double_eq(work->results[i].after.dfi, alone.results[i].after.dfi);
+    }
+    work_release(&alone);
+}
+
+/* --- urgent batches --------------------------------------------------------------------------- */
+
+/* What is interrupted: one matrix of the whole pool, many of one worker each, tiny ones. */
+static const struct {
+    const char *name;
+    uint32_t side, count, threads;
+} interrupted[] = {
+    { "a matrix of the whole pool", 1280, 1, THREADS },
+    { "a matrix of one thread", 1100, 1, 1 },
+    { "matrices dealt out whole", 256, 200, THREADS },
+    { "tiny matrices", 16, 20000, THREADS },
+};
+
+/* A first batch has finished, so the second has been taken when wait returns; urgent ones that come
+ * now finish while it runs. */
+START_TEST(an_urgent_batch_finishes_before_what_it_interrupts)
+{
+    struct work urgent[URGENT_COUNT];
+    struct projector projector;
+    struct work first, large;
+
+    projector_open(&projector, "auto", interrupted[_i].threads);
+    work_init(&first, 8, 1, 1);
+    work_init(&large, interrupted[_i].side, interrupted[_i].count, 2);
+    for (uint32_t i = 0; i < URGENT_COUNT; i++) {
+        work_init(&urgent[i], 8 + 24 * i, 1 + i % 3, 10 + i);
+        urgent[i].batch.urgent = true;
+    }
+    submit(&projector, &first);
+    submit(&projector, &large);
+    wait_for(&projector, &first);
+    for (uint32_t i = 0; i < URGENT_COUNT; i++)
+        submit(&projector, &urgent[i]);
+    for (uint32_t i = 0; i < URGENT_COUNT; i++)
+        wait_for(&projector, &urgent[i]);
+    ck_assert_msg(!finished(&projector, &large), "%s", interrupted[_i].name);
+    wait_for(&projector, &large);
+    check_against_alone(&projector, &large, interrupted[_i].side, 2);
+    for (uint32_t i = 0; i < URGENT_COUNT; i++) {
+        check_against_alone(&projector, &urgent[i], 8 + 24 * i, 10 + i);
+        work_release(&urgent[i]);
+    }
+    work_release(&large);
+    work_release(&first);
+    projector_close(&projector);
+}
+END_TEST
+
+/* Ordinary batches keep their order, and so does one too large to be urgent. */
+START_TEST(what_is_too_large_to_be_urgent_waits_its_turn)
+{
+    struct projector projector;
+    struct work before, large;
+
+    projector_open(&projector, "auto", THREADS);
+    work_init(&before, 300, 4, 1);
+    work_init(&large, FIRE_URGENT_SIDE_MAX + 8, 1, 2);
+    large.batch.urgent = true;
+    submit(&projector, &before);
+    submit(&projector, &large);
+    wait_for(&projector, &large);
+    ck_assert(finished(&projector, &before));
+    check_against_alone(&projector, &large, FIRE_URGENT_SIDE_MAX + 8, 2);
+    work_release(&before);
+    work_release(&large);
+    projector_close(&projector);
+}
+END_TEST
+
+/* An urgent batch overtakes those that wait, and closing waits for all of them. */
+START_TEST(closing_runs_what_is_queued)
+{
+    struct projector projector;
+    struct work work[6];
+
+    projector_open(&projector, "auto", THREADS);
+    for (uint32_t i = 0; i < 6; i++) {
+        work_init(&work[i], 64, 20, i);
+        work[i].batch.urgent = i % 2 == 1;
+        submit(&projector, &work[i]);
+    }
+    projector_close(&projector);
+    for (uint32_t i = 0; i < 6; i++) {
+        ck_assert(work[i].batch.finished);
+        for (uint32_t s = 0; s < 20; s++)
+            ck_assert_int_eq(work[i].results[s].action, FIRE_ACTION_PROJECTED);
+        work_release(&work[i]);
+    }
+}
+END_TEST
+
+/* --- threads and memory ----------------------------------------------------------------------- */
+
+/* Threads of this process whose niceness is `nice`. */
+static uint32_t threads_with(int nice)
+{
+    DIR *directory = opendir("/proc/self/task");
+    struct dirent *entry;
+    uint32_t count = 0;
+
+    ck_assert_ptr_nonnull(directory);
+    while ((entry = readdir(directory)) != NULL) {
+        if (entry->d_name[0] != '.')
+            count += getpriority(PRIO_PROCESS, (id_t)atoi(entry->d_name)) == nice;
+    }
+    closedir(directory);
+    return count;
+}
+
+START_TEST(every_thread_that_computes_is_nice)
+{
+    const struct fire_backend_settings settings = { .threads = 3, .path = "auto", .nice = 4 };
+    const struct fire_backend *backend = fire_cpu_backend();
+    const int own = getpriority(PRIO_PROCESS, 0);
+    struct projector projector = { .backend = backend };
+    struct fire_error error;
+    struct work work;
+
+    if (own > 15) {
+        fprintf(stderr, "this process has niceness %d, which cannot be raised by 4\n", own);
+        ck_abort();
+    }
+    ck_assert_int_eq(backend->open(&settings, &projector.device, &error), FIRE_OK);
+    /* Long enough that every thread has a task of it, and so has begun. */
+    for (int round = 0; round < POLL_COUNT_MAX && threads_with(own + 4) < 3; round++) {
+        work_init(&work, 128, 64, 1);
+        submit(&projector, &work);
+        wait_for(&projector, &work);
+        work_release(&work);
+    }
+    ck_assert_uint_eq(threads_with(own + 4), 3);
+    ck_assert_int_eq(getpriority(PRIO_PROCESS, 0), own);
+    projector_close(&projector);
+}
+END_TEST
+
+static void run_small(struct projector *projector, uint32_t batches)
+{
+    for (uint32_t i = 0; i < batches; i++) {
+        struct work small;
+
+        work_init(&small, 64, 4, i);
+        submit(projector, &small);
+        wait_for(projector, &small);
+        work_release(&small);
+    }
+}
+
+/* A matrix whose workspace is over what a device keeps. Later the device is busy with small ones
+ * (_i = 0) or idle (1): either way its memory comes back. */
+START_TEST(memory_of_a_huge_matrix_comes_back)
+{
+    const struct timespec pause = { 0, POLL_MS * 1000000l };
+    struct projector projector;
+    struct work huge;
+    struct fire_options options;
+    size_t held, needed;
+
+    projector_open(&projector, "auto", THREADS);
+    work_init(&huge, HUGE_SIDE, 2, 1); /* one f64 matrix has the bytes of two f32 ones */
+    options_make(&options, "fire", "compute=f64");
+    projection_plan(&options, HUGE_SIDE, HUGE_SIDE, &huge.plan);
+    for (size_t i = 0; i < (size_t)HUGE_SIDE * HUGE_SIDE; i++)
+        ((double *)(void *)huge.weights)[i] = sin((double)(i * i % 1000003));
+    huge.batch.slot_count = 1;
+    needed = projector.backend->workspace_bytes(projector.device, &huge.plan);
+    ck_assert_uint_gt(needed, FIRE_WORKSPACE_KEPT_BYTES);
+    submit(&projector, &huge);
+    wait_for(&projector, &huge);
+    held = atomic_load(&live_bytes);
+    /* The allocator adds up to a huge page to each array, which is never touched. */
+    ck_assert_msg(held <= needed + needed / 10 && held > needed / 2, "%zu bytes held, %zu foretold",
+                  held, needed);
+    if (_i == 0)
+        run_small(&projector, 20);
+    for (int i = 0; i < POLL_COUNT_MAX && atomic_load(&live_bytes) > held / 8; i++) {
+        if (_i == 0)
+            run_small(&projector, 1);
+        else
+            nanosleep(&pause, NULL);
+    }
+    ck_assert_uint_le(atomic_load(&live_bytes), held / 8);
+    run_small(&projector, 1);
+    work_release(&huge);
+    projector_close(&projector);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("backend");
+    TCase *tests = tcase_create("backend");
+    SRunner *runner;
+    int failed;
+
+    tcase_set_timeout(tests, 300);
+    tcase_add_loop_test(tests, an_urgent_batch_finishes_before_what_it_interrupts, 0,
+                        (int)(sizeof(interrupted) / sizeof(interrupted[0])));
+    tcase_add_test(tests, what_is_too_large_to_be_urgent_waits_its_turn);
+    tcase_add_test(tests, closing_runs_what_is_queued);
+    tcase_add_test(tests, every_thread_that_computes_is_nice);
+    tcase_add_loop_test(tests, memory_of_a_huge_matrix_comes_back, 0, 2);
+    suite_add_tcase(suite, tests);
+    runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
