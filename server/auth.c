@@ -165,7 +165,7 @@ static void known_fill(struct known *known)
         known_add(known, "http", pages[i]);
 }
 
-/* A rule that allows nothing that exists is a mistake: who wrote it believes it allows something. */
+/* A rule that allows nothing that exists is a mistake: who wrote it believes that it does. */
 static enum fire_status check_rule(const struct known *known, const char *owner, const char *rule,
                                    struct fire_error *error)
 {

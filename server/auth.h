@@ -8,8 +8,8 @@
  * allow: [method patterns]}, `certificates:` a list of {subject (common name or SAN), tenant,
  * allow}. A method pattern is a whole method ("fire.v1.AdminService/Status", "http/metrics"), a
  * service followed by a slash and a star, or a star alone. `fired --hash-token` reads a token from
- * stdin and prints its hash. Hashes
- * are compared in constant time. A file without any entry denies everything. The table is immutable once opened: reload opens a new one. */
+ * stdin and prints its hash. Hashes are compared in constant time. A file without any entry denies
+ * everything. The table is immutable once opened: reload opens a new one. */
 #ifndef FIRED_AUTH_H
 #define FIRED_AUTH_H
 
@@ -37,9 +37,10 @@ FIRE_NODISCARD enum fire_status auth_open(const char *path, struct auth **auth,
 void auth_close(struct auth *auth); /* NULL is allowed */
 bool auth_has_credentials(const struct auth *auth);
 
-/* Any thread. `method` without the leading slash. A token counts before a certificate. FIRE_OK and the tenant's name, FIRE_UNAUTHENTICATED or
- * FIRE_DENIED with a message that says no more than needed. Health and reflection are methods like
- * any other; with credentials configured, grpc.health.v1.Health/Check and http/healthz,
+/* Any thread. `method` without the leading slash. A token counts before a certificate. FIRE_OK and
+ * the tenant's name, FIRE_UNAUTHENTICATED or FIRE_DENIED with a message that says no more than
+ * needed, FIRE_BAD_REQUEST for a claimed tenant that can be none. Health and reflection are methods
+ * like any other; with credentials configured, grpc.health.v1.Health/Check and http/healthz,
  * http/readyz are open to all, as tenant "anonymous" for those without a credential. */
 FIRE_NODISCARD enum fire_status auth_check(const struct auth *auth,
                                            const struct auth_caller *caller, const char *method,

@@ -1,6 +1,6 @@
 /* log: a line is built on the stack and written by one write(2).
  *
- * A line has at most LINE_BYTES bytes, which is PIPE_BUF: writes to a pipe up to that size are never
+ * A line has at most LINE_BYTES bytes, which is PIPE_BUF: writes of that size to a pipe are never
  * mixed with those of other threads or processes.
  *
  * Values are bytes from strangers. What leaves here is valid UTF-8 without control characters, so

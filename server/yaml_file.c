@@ -1,5 +1,5 @@
-/* yaml_file: libcyaml tells what is wrong only through its log, as an error line and then a trace of
- * "in mapping field 'x' (line: 3, column: 7)". Both are caught here and put into one sentence.
+/* yaml_file: libcyaml tells what is wrong only through its log, as an error line and then a trace
+ * of "in mapping field 'x' (line: 3, column: 7)". Both are caught here and put into one sentence.
  *
  * The position libcyaml gives is the end of what it had read before the mistake, so for a key the
  * line is looked up from there in the text. */

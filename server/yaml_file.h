@@ -1,5 +1,5 @@
-/* yaml_file: files read by a libcyaml schema, with errors in words: where, which key, what is allowed.
- * Aliases and a second document are refused. Any thread. */
+/* yaml_file: files read by a libcyaml schema, with errors in words: where, which key, what is
+ * allowed. Aliases and a second document are refused. Any thread. */
 #ifndef FIRED_YAML_FILE_H
 #define FIRED_YAML_FILE_H
 
