@@ -399,6 +399,13 @@ enum fire_status request_tensor_link(struct request_tensor *weight,
     enum fire_status status = FIRE_OK;
 
     FIRE_ASSERT(companion->role != REQUEST_WEIGHT);
+    if (weight->error.status != FIRE_OK) {
+        /* Nothing will be done with it but sending state back as it came. */
+        companion->next_companion = weight->companions;
+        weight->companions = companion;
+        companion->weight = weight;
+        return FIRE_OK;
+    }
     if (same_shape && !shapes_equal(&weight->shape, &companion->shape))
         return fail_at(error, companion->path, "shape",
                        "state and gradients have the shape of their weight; send them as the "
@@ -414,6 +421,7 @@ enum fire_status request_tensor_link(struct request_tensor *weight,
     }
     *end = companion;
     companion->weight = weight;
+    memcpy(companion->options.preset, weight->options.preset, sizeof(weight->options.preset));
     return FIRE_OK;
 }
 
@@ -740,6 +748,27 @@ enum fire_status request_submit(struct request_tensor *tensor,
         }
     }
     return FIRE_OK;
+}
+
+void request_end_set(struct request_tensor *tensor, struct scheduler *scheduler)
+{
+    struct request_parts *parts = tensor->parts;
+
+    for (uint32_t i = 0; tensor->jobs_left > 0 && i < parts->job_count; i++) {
+        struct request_job *own = &parts->jobs[i];
+        struct fire_error error = { 0 };
+        enum fire_status status;
+
+        if (!own->pending || own->job.end_of_set || !scheduler_cancel(scheduler, &own->job))
+            continue;
+        own->job.end_of_set = true;
+        status = scheduler_submit(scheduler, &own->job, &error);
+        if (status == FIRE_OK)
+            continue;
+        /* Its place was taken, or its time has passed: as if the device had said so. */
+        job_is_done(&own->job, status);
+        return;
+    }
 }
 
 void request_cancel(struct request_tensor *tensor, struct scheduler *scheduler)

@@ -1,2 +1,415 @@
-/* rpc_reinit */
-typedef int fired_rpc_reinit_is_not_written_yet;
+/* rpc_reinit: the unary methods Reinit and Analyze.
+ *
+ *     receive -> decode -> reserve -> feed -> submit … last job done -> answer -> reply
+ *
+ * decode, feed and answer run on a worker, or right here when the request is so small that a change
+ * of threads would cost more than the work. Between two stages a call that is over stops: what the
+ * device or a worker still uses is freed when they have done with it.
+ *
+ * Invariants:
+ *   while `working` or `weights_left` > 0 the state holds a reference of the call
+ *   what is charged is in message_bytes, heap_bytes and block_bytes; all are 0 after forget()
+ */
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "clock.h"
+#include "rpc_call.h"
+#include "rpc_decode.h"
+#include "rpc_encode.h"
+
+#define INLINE_BYTES_MAX   (64u << 10) /* of a message that is handled on the loop */
+#define INLINE_TENSORS_MAX 16u
+
+struct reinit {
+    struct rpc_call *call;
+    uv_work_t work;
+    void (*stage)(struct reinit *reinit); /* on a worker */
+    void (*after)(struct reinit *reinit); /* then on the loop, unless the call is over */
+    bool working;
+    bool on_loop; /* small: every stage runs on the loop */
+    struct rpc_message message;
+    uint64_t message_bytes; /* charged to the call */
+    uint64_t heap_bytes;    /* charged to the call */
+    uint64_t block_bytes;   /* charged to the tenant */
+    struct rpc_set set;
+    size_t weights_left; /* with jobs that are not done */
+    enum fire_status status;
+    struct fire_error error;
+    grpc_byte_buffer *response;
+};
+
+static bool is_analyze(const struct rpc_call *call)
+{
+    return rpc_call_method(call) == &rpc_analyze_method;
+}
+
+static void forget_message(struct reinit *reinit)
+{
+    rpc_message_release(&reinit->message);
+    rpc_call_discharge(reinit->call, reinit->message_bytes);
+    reinit->message_bytes = 0;
+}
+
+/* Lets go of everything. Nobody else uses it any more; borrowed slices keep their blocks. */
+static void forget(struct reinit *reinit)
+{
+    FIRE_ASSERT(!reinit->working);
+    FIRE_ASSERT(reinit->weights_left == 0);
+    forget_message(reinit);
+    rpc_set_release(&reinit->set);
+    rpc_call_discharge(reinit->call, reinit->heap_bytes);
+    rpc_call_tenant(reinit->call)->bytes_in_flight -= reinit->block_bytes;
+    reinit->heap_bytes = 0;
+    reinit->block_bytes = 0;
+    if (reinit->response)
+        grpc_byte_buffer_destroy(reinit->response);
+    reinit->response = NULL;
+}
+
+static void fail(struct reinit *reinit, enum fire_status status, const struct fire_error *error,
+                 const char *reason)
+{
+    struct server *server = rpc_call_server(reinit->call);
+    const struct rpc_failure failure = {
+        .reason = reason,
+        .field = error->field[0] ? error->field : NULL,
+        .retry_ms = status == FIRE_BUSY ? scheduler_retry_ms(server->scheduler) : 0,
+    };
+
+    rpc_call_finish(reinit->call, status, error, &failure);
+}
+
+/* --- stages ----------------------------------------------------------------------------------- */
+
+static void on_work(uv_work_t *work)
+{
+    struct reinit *reinit = work->data;
+
+    reinit->stage(reinit);
+}
+
+static void after_work(uv_work_t *work, int status)
+{
+    struct reinit *reinit = work->data;
+    struct rpc_call *call = reinit->call;
+
+    (void)status; /* never cancelled */
+    reinit->working = false;
+    if (rpc_call_over(call))
+        forget(reinit);
+    else
+        reinit->after(reinit);
+    rpc_call_drop(call);
+}
+
+static void run(struct reinit *reinit, void (*stage)(struct reinit *reinit),
+                void (*after)(struct reinit *reinit))
+{
+    int queued;
+
+    if (reinit->on_loop) {
+        stage(reinit);
+        after(reinit);
+        return;
+    }
+    reinit->stage = stage;
+    reinit->after = after;
+    reinit->working = true;
+    reinit->work.data = reinit;
+    rpc_call_hold(reinit->call);
+    queued =
+        uv_queue_work(&rpc_call_server(reinit->call)->loop, &reinit->work, on_work, after_work);
+    FIRE_ASSERT(queued == 0);
+}
+
+static void stage_answer(struct reinit *reinit)
+{
+    reinit->status = rpc_set_answer(&reinit->set, &reinit->error);
+    if (reinit->status != FIRE_OK)
+        return;
+    reinit->response = rpc_encode_set(&reinit->set);
+    if (!reinit->response)
+        reinit->status = fire_fail(&reinit->error, FIRE_NO_MEMORY, NULL,
+                                   "there was no memory for the answer; try again");
+}
+
+static void after_answer(struct reinit *reinit)
+{
+    grpc_byte_buffer *response = reinit->response;
+
+    reinit->response = NULL;
+    if (reinit->status == FIRE_OK)
+        rpc_call_reply(reinit->call, response);
+    else
+        fail(reinit, reinit->status, &reinit->error, NULL);
+}
+
+/* --- computing -------------------------------------------------------------------------------- */
+
+/* One weight less is being computed; with the last one the call goes on, or is let go. */
+static void weight_is_done(struct reinit *reinit)
+{
+    struct rpc_call *call = reinit->call;
+
+    FIRE_ASSERT(reinit->weights_left > 0);
+    if (--reinit->weights_left > 0)
+        return;
+    if (rpc_call_over(call))
+        forget(reinit);
+    else
+        run(reinit, stage_answer, after_answer);
+    rpc_call_drop(call);
+}
+
+static void on_weight_done(struct request_tensor *tensor)
+{
+    weight_is_done(tensor->owner);
+}
+
+/* Takes back every job that waits. The state may be gone afterwards. */
+static void cancel(struct reinit *reinit)
+{
+    struct scheduler *scheduler = rpc_call_server(reinit->call)->scheduler;
+    size_t taken_back = 0;
+
+    for (size_t i = 0; i < reinit->set.tensor_count; i++) {
+        struct request_tensor *tensor = reinit->set.tensors[i];
+
+        if (tensor->jobs_left == 0)
+            continue;
+        request_cancel(tensor, scheduler);
+        taken_back += tensor->jobs_left == 0;
+    }
+    for (; taken_back > 0; taken_back--)
+        weight_is_done(reinit);
+}
+
+/* Submits the jobs of one weight; it counts while the device has any of them. */
+static enum fire_status submit_weight(struct reinit *reinit, struct request_tensor *tensor)
+{
+    struct rpc_call *call = reinit->call;
+    const struct request_submission submission = {
+        .scheduler = rpc_call_server(call)->scheduler,
+        .tenant = rpc_call_tenant(call),
+        .priority = reinit->set.set.priority,
+        .deadline_ns = rpc_call_deadline_ns(call),
+        .call_id = rpc_call_id(call),
+        .end_of_set = true,
+        .done = on_weight_done,
+    };
+    enum fire_status status;
+
+    tensor->owner = reinit;
+    reinit->weights_left++;
+    status = request_submit(tensor, &submission, &reinit->error);
+    if (status != FIRE_OK && tensor->jobs_left == 0)
+        reinit->weights_left--;
+    return status;
+}
+
+static void submit(struct reinit *reinit)
+{
+    struct rpc_call *call = reinit->call;
+    struct scheduler *scheduler = rpc_call_server(call)->scheduler;
+    enum fire_status status = FIRE_OK;
+
+    /* One more than there are, so that nothing goes on before all are in. */
+    rpc_call_hold(call);
+    reinit->weights_left = 1;
+    scheduler_hold(scheduler);
+    for (size_t i = 0; i < reinit->set.tensor_count && status == FIRE_OK; i++) {
+        struct request_tensor *tensor = reinit->set.tensors[i];
+
+        if (tensor->role == REQUEST_WEIGHT && tensor->error.status == FIRE_OK &&
+            request_job_count(tensor) > 0)
+            status = submit_weight(reinit, tensor);
+    }
+    if (status != FIRE_OK) {
+        fail(reinit, status, &reinit->error, NULL);
+        cancel(reinit);
+    }
+    scheduler_release(scheduler);
+    weight_is_done(reinit);
+}
+
+/* --- from the message to the slots ------------------------------------------------------------ */
+
+static void stage_feed(struct reinit *reinit)
+{
+    reinit->status = rpc_set_feed(&reinit->set, &reinit->message, &reinit->error);
+}
+
+static void after_feed(struct reinit *reinit)
+{
+    forget_message(reinit);
+    if (reinit->status == FIRE_OK)
+        submit(reinit);
+    else
+        fail(reinit, reinit->status, &reinit->error, NULL);
+}
+
+static enum fire_status check_deadline(struct reinit *reinit)
+{
+    struct rpc_call *call = reinit->call;
+    struct scheduler *scheduler = rpc_call_server(call)->scheduler;
+    const uint64_t now = clock_now_ns();
+    const uint64_t deadline = rpc_call_deadline_ns(call);
+    double wait_s = 0, own_s = 0, left_s;
+
+    if (deadline == CLOCK_NEVER_NS)
+        return FIRE_OK;
+    for (size_t i = 0; i < reinit->set.tensor_count; i++) {
+        double wait, own;
+
+        request_estimate(reinit->set.tensors[i], scheduler, rpc_call_tenant(call), &wait, &own);
+        wait_s = fmax(wait_s, wait);
+        own_s += own;
+    }
+    left_s = deadline > now ? (double)(deadline - now) / CLOCK_NS_PER_S : 0.0;
+    if (wait_s + own_s <= left_s)
+        return FIRE_OK;
+    return fire_fail(&reinit->error, FIRE_TOO_LATE, NULL,
+                     "the work would be done in about %.3g s, but only %.3g s are left before the "
+                     "deadline; allow more time or send less",
+                     wait_s + own_s, left_s);
+}
+
+/* Takes the blocks of all tensors, or leaves the rest to forget(). */
+static enum fire_status reserve(struct reinit *reinit)
+{
+    struct server *server = rpc_call_server(reinit->call);
+    struct tenant *tenant = rpc_call_tenant(reinit->call);
+    const uint64_t limit = tenant->limits.bytes_in_flight_max;
+
+    for (size_t i = 0; i < reinit->set.tensor_count; i++) {
+        struct request_tensor *tensor = reinit->set.tensors[i];
+        const uint64_t bytes = request_tensor_block_bytes(tensor);
+        enum fire_status status;
+
+        if (!rpc_tensor_is_fed(tensor))
+            continue;
+        if (tenant->bytes_in_flight > limit || bytes > limit - tenant->bytes_in_flight)
+            return fire_fail(&reinit->error, FIRE_BUSY, tensor->path,
+                             "tenant %s has %" PRIu64 " of %" PRIu64
+                             " bytes in flight; wait for answers or raise its bytes_in_flight_max",
+                             tenant->name, tenant->bytes_in_flight, limit);
+        status = request_tensor_reserve(tensor, server->arena, &reinit->error);
+        if (status != FIRE_OK)
+            return status;
+        tenant->bytes_in_flight += bytes;
+        reinit->block_bytes += bytes;
+    }
+    return FIRE_OK;
+}
+
+static void stage_decode(struct reinit *reinit)
+{
+    const struct config *config = &rpc_call_server(reinit->call)->config;
+
+    reinit->status = rpc_set_decode(&reinit->set, &reinit->message, is_analyze(reinit->call),
+                                    config->tensor_bytes_max, &reinit->error);
+}
+
+static void after_decode(struct reinit *reinit)
+{
+    const char *reason = NULL;
+
+    if (reinit->status == FIRE_OK) {
+        reinit->status = check_deadline(reinit);
+        if (reinit->status != FIRE_OK)
+            reason = "DEADLINE_CANNOT_BE_MET";
+    }
+    if (reinit->status == FIRE_OK)
+        reinit->status = reserve(reinit);
+    if (reinit->status == FIRE_OK) {
+        run(reinit, stage_feed, after_feed);
+        return;
+    }
+    fail(reinit, reinit->status, &reinit->error, reason);
+    forget(reinit);
+}
+
+/* --- the call --------------------------------------------------------------------------------- */
+
+static void on_start(struct rpc_call *call)
+{
+    struct reinit *reinit = rpc_call_state(call);
+    const uint64_t bytes_max = rpc_call_server(call)->config.message_bytes_max;
+    enum fire_status status;
+
+    reinit->call = call;
+    status = rpc_call_receive(call, bytes_max, &reinit->error);
+    if (status != FIRE_OK)
+        fail(reinit, status, &reinit->error, NULL);
+}
+
+static void on_message(struct rpc_call *call, grpc_byte_buffer *buffer)
+{
+    struct reinit *reinit = rpc_call_state(call);
+    enum fire_status status;
+
+    if (!buffer) {
+        fire_fail(&reinit->error, FIRE_BAD_REQUEST, "",
+                  "the call ended without a request; send one");
+        fail(reinit, FIRE_BAD_REQUEST, &reinit->error, NULL);
+        return;
+    }
+    reinit->message_bytes = grpc_byte_buffer_length(buffer);
+    status = rpc_message_init(&reinit->message, buffer, RPC_SET_BYTES_MAX, RPC_TENSORS_MAX,
+                              &reinit->error);
+    if (status == FIRE_OK) {
+        const uint64_t heap_bytes = (uint64_t)reinit->message.payload_count * REQUEST_HEAP_BYTES;
+
+        status = rpc_call_charge(call, heap_bytes, &reinit->error);
+        if (status == FIRE_OK)
+            reinit->heap_bytes = heap_bytes;
+    }
+    if (status != FIRE_OK) {
+        fail(reinit, status, &reinit->error, NULL);
+        forget(reinit);
+        return;
+    }
+    reinit->on_loop = reinit->message_bytes <= INLINE_BYTES_MAX &&
+                      reinit->message.payload_count <= INLINE_TENSORS_MAX;
+    run(reinit, stage_decode, after_decode);
+}
+
+static void on_ended(struct rpc_call *call, enum fire_status why)
+{
+    struct reinit *reinit = rpc_call_state(call);
+
+    (void)why;
+    if (reinit->working)
+        return; /* the worker uses it: after_work() lets go */
+    if (reinit->weights_left > 0)
+        cancel(reinit);
+    else
+        forget(reinit);
+}
+
+static void on_release(struct rpc_call *call)
+{
+    forget(rpc_call_state(call));
+}
+
+const struct rpc_method rpc_reinit_method = {
+    .path = "/fire.v1.ReinitService/Reinit",
+    .kind = RPC_UNARY_TENSOR,
+    .state_bytes = sizeof(struct reinit),
+    .start = on_start,
+    .message = on_message,
+    .ended = on_ended,
+    .release = on_release,
+};
+
+const struct rpc_method rpc_analyze_method = {
+    .path = "/fire.v1.ReinitService/Analyze",
+    .kind = RPC_UNARY_TENSOR,
+    .state_bytes = sizeof(struct reinit),
+    .start = on_start,
+    .message = on_message,
+    .ended = on_ended,
+    .release = on_release,
+};
