@@ -1,4 +1,5 @@
 /* client: the functions of fire.h that local and remote clients share, and the last error. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -30,6 +31,7 @@ void client_prepare(struct fire_set *set)
     set->status = FIRE_OK;
     set->error = (struct fire_error){ 0 };
     set->code = 0;
+    set->internal = NULL;
     for (size_t i = 0; i < set->count; i++) {
         struct fire_tensor *tensor = &set->tensors[i];
 
@@ -79,12 +81,36 @@ static enum fire_status check_state(const struct fire_tensor *tensor,
     return FIRE_OK;
 }
 
+/* Transport computes with the first moment. */
+static enum fire_status check_finite(const struct fire_tensor *tensor,
+                                     const struct fire_state_tensor *state, size_t index,
+                                     struct fire_error *error)
+{
+    const uint64_t elements = client_state_bytes(state) / fire_dtype_bytes(state->dtype);
+
+    for (uint64_t i = 0; i < elements; i++) {
+        if (!isfinite(fire_dtype_element(state->dtype, state->data, i)))
+            return fire_fail(error, FIRE_BAD_REQUEST, "states",
+                             "state %zu of tensor '%.100s': element %llu is not finite, so it "
+                             "cannot be transported; use state_policy reset",
+                             index, tensor->name ? tensor->name : "(unnamed)",
+                             (unsigned long long)i);
+    }
+    return FIRE_OK;
+}
+
 enum fire_status client_check_states(const struct fire_tensor *tensor, struct fire_error *error)
 {
     enum fire_status status = FIRE_OK;
 
-    for (size_t i = 0; status == FIRE_OK && i < tensor->state_count; i++)
-        status = check_state(tensor, &tensor->states[i], i, error);
+    for (size_t i = 0; status == FIRE_OK && i < tensor->state_count; i++) {
+        const struct fire_state_tensor *state = &tensor->states[i];
+
+        status = check_state(tensor, state, i, error);
+        if (status == FIRE_OK && tensor->options.state_policy == FIRE_STATE_TRANSPORT &&
+            (state->slot == FIRE_SLOT_EXP_AVG || state->slot == FIRE_SLOT_MOMENTUM_BUFFER))
+            status = check_finite(tensor, state, i, error);
+    }
     return status;
 }
 

@@ -26,7 +26,8 @@ enum fire_status client_fail(const struct fire_error *own, struct fire_error *er
 /* What no tensor may be when a call begins. The written members of a tensor are set to unknown. */
 void client_prepare(struct fire_set *set);
 
-/* Checks the state tensors of a weight, so that a bad one is found before anything is computed. */
+/* Checks the state tensors of a weight, so that a bad one is found before anything is computed:
+ * shapes, types and, where the policy computes with them, that they are finite. */
 FIRE_NODISCARD enum fire_status client_check_states(const struct fire_tensor *tensor,
                                                     struct fire_error *error);
 /* Bytes of a checked state tensor. */

@@ -15,6 +15,16 @@ enum fire_status fire_client_open_flat(uint32_t threads, const char *path,
     return fire_client_open_local(&settings, client, NULL);
 }
 
+enum fire_status fire_client_open_remote_flat(const char *address, const char *tenant,
+                                              const char *token, struct fire_client **client)
+{
+    const struct fire_remote_settings settings = { .address = address,
+                                                   .tenant = tenant,
+                                                   .token = token };
+
+    return fire_client_open_remote(&settings, client, NULL);
+}
+
 /* Sets every `key=value` line of `set_pairs`. */
 static enum fire_status set_lines(struct fire_options *options, const char *set_pairs,
                                   struct fire_error *error)

@@ -357,7 +357,7 @@ static void check_states(struct local_call *call)
     for (size_t i = 0; !call->analyze && i < call->tensor_count; i++) {
         struct fire_error own = { 0 };
 
-        if (!call->works[i].refused && local_check_states(&call->tensors[i], &own) != FIRE_OK)
+        if (!call->works[i].refused && client_check_states(&call->tensors[i], &own) != FIRE_OK)
             local_refuse(call, i, &own);
     }
 }

@@ -83,10 +83,7 @@ void local_describe_element(const struct fire_tensor *tensor, uint64_t index,
 FIRE_NODISCARD enum fire_status local_check_finite(const struct fire_tensor *tensor,
                                                    uint64_t elements, struct fire_error *error);
 
-/* local_state.c: a bad state tensor refuses its weight before anything is computed; then, when the
- * weight's result and `out` are known, its states get theirs. */
-FIRE_NODISCARD enum fire_status local_check_states(const struct fire_tensor *tensor,
-                                                   struct fire_error *error);
+/* local_state.c: when a weight's result and `out` are known, its states get theirs. */
 FIRE_NODISCARD enum fire_status local_apply_states(struct fire_tensor *tensor,
                                                    struct fire_error *error);
 
