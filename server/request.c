@@ -681,6 +681,12 @@ void request_estimate(const struct request_tensor *tensor, struct scheduler *sch
         const struct fire_work_part *part = &tensor->work.parts[i];
         const double wait = scheduler_estimate_s(scheduler, tenant, &part->plan, 0);
 
+        if (!isfinite(wait)) {
+            /* No device at all: submitting will say so. */
+            *wait_s = 0;
+            *own_s = 0;
+            return;
+        }
         *wait_s = fmax(*wait_s, wait);
         *own_s += fmax(
             0.0,
