@@ -77,10 +77,12 @@ static int serve(struct server *server)
 {
     struct fire_error error = { 0 };
 
-    if (config_check(&server->config, &error) != FIRE_OK)
-        return fail(&error);
+    /* First: the check may already have something to log. */
     log_set_level(server->config.log_level);
     log_set_format(server->config.log_format);
+    if (config_check(&server->config, &error) != FIRE_OK ||
+        config_make_dirs(&server->config, &error) != FIRE_OK)
+        return fail(&error);
     return server_run(server);
 }
 
