@@ -4,8 +4,10 @@
  * of the pool. Small matrices are dealt out whole, one to a worker; large ones are computed one
  * after the other by all workers together, tile by tile. Both ways give the same bits.
  *
- * An urgent batch that arrives while another runs interrupts the pool's loop between two tasks and
- * runs in a workspace of its own, so that what it interrupts finds everything as it was. */
+ * An urgent batch that arrives while another runs interrupts the pool's loop between two tasks. A
+ * light one does not even wait for that: a worker with a matrix of its own takes it between two
+ * tiles. Either way it runs in a workspace that nothing else uses, so that what it interrupts finds
+ * everything as it was. */
 #define _GNU_SOURCE
 #include "backend.h"
 
@@ -27,6 +29,8 @@
 
 #define TINY_MANY        1024u /* from so many tiny matrices on, */
 #define TINY_TASK_GROUPS 4u    /* so many groups are one task */
+
+#define LIGHT_PRODUCTS (1ull << 26) /* rows cols^2 of all matrices that one worker may take */
 
 #define TRIM_BATCHES 8u /* so many that needed less, or */
 #define TRIM_IDLE_S  1  /* so long without one, and memory is given back */
@@ -52,6 +56,7 @@ struct fire_device {
     struct workspace ordinary;
     struct workspace urgent; /* of batches that interrupt others */
     struct pool_interrupt interrupt;
+    struct crew_yield yield;
     uint32_t nice;
 
     pthread_mutex_t lock;
@@ -106,6 +111,18 @@ static enum fire_status workspace_grow(struct fire_device *device, struct worksp
     }
     workspace->scratch_bytes = bytes;
     return FIRE_OK;
+}
+
+/* The number of columns of an urgent matrix that takes the most scratch. */
+static uint32_t urgent_cols(const struct fire_device *device)
+{
+    uint32_t most = 1;
+
+    for (uint32_t cols = 2; cols <= FIRE_URGENT_SIDE_MAX; cols++) {
+        if (scratch_bytes_for(device, cols) > scratch_bytes_for(device, most))
+            most = cols;
+    }
+    return most;
 }
 
 /* x as f32 for f32 slots, as f64 for f64; G and its inverse in f64; two or three powers of G. */
@@ -186,6 +203,7 @@ struct whole {
     struct fire_device *device;
     struct workspace *workspace;
     struct fire_batch *batch;
+    const struct crew_yield *yield; /* NULL for what is urgent itself */
 };
 
 static void whole_task(void *data, uint32_t index, uint32_t worker)
@@ -193,7 +211,7 @@ static void whole_task(void *data, uint32_t index, uint32_t worker)
     const struct whole *whole = data;
     struct workspace *workspace = whole->workspace;
     const struct crew alone = { engine_for(whole->device, whole->batch), NULL, workspace->scratch,
-                                worker };
+                                worker, whole->yield };
 
     slot_run(&alone, whole->batch->plan, &workspace->spaces[worker], &whole->batch->slots[index]);
 }
@@ -209,8 +227,8 @@ static void tiny_task(void *data, uint32_t index, uint32_t worker)
     const struct whole *whole = data;
     struct workspace *workspace = whole->workspace;
     struct fire_batch *batch = whole->batch;
-    const struct crew alone = { engine_for(whole->device, batch), NULL, workspace->scratch,
-                                worker };
+    const struct crew alone = { engine_for(whole->device, batch), NULL, workspace->scratch, worker,
+                                whole->yield };
     char *scratch = workspace->scratch[worker];
     const struct tiny_job job = {
         .crew = &alone,
@@ -227,29 +245,40 @@ static void tiny_task(void *data, uint32_t index, uint32_t worker)
         tiny_run(&job, &batch->slots[i], end - i < lanes ? end - i : lanes);
 }
 
+/* How many tasks a batch is when its matrices are dealt out, and what a task does. */
+static uint32_t tasks_of(const struct fire_device *device, const struct fire_batch *batch,
+                         pool_task *task)
+{
+    uint32_t slots;
+
+    *task = whole_task;
+    if (!tiny_takes(batch->plan))
+        return batch->slot_count;
+    *task = tiny_task;
+    slots = tiny_task_slots(engine_for(device, batch), batch->slot_count);
+    return (batch->slot_count + slots - 1) / slots;
+}
+
 static void run_batch(struct fire_device *device, struct workspace *workspace,
                       struct fire_batch *batch)
 {
-    const struct crew all = { engine_for(device, batch), device->pool, workspace->scratch, 0 };
+    const struct crew all = { engine_for(device, batch), device->pool, workspace->scratch, 0,
+                              NULL };
     const uint32_t threads = pool_threads(device->pool);
-    struct whole whole = { device, workspace, batch };
-    uint32_t first_shared = 0; /* slots before it are dealt out whole */
+    struct whole whole = { device, workspace, batch,
+                           workspace == &device->urgent ? NULL : &device->yield };
+    pool_task task;
+    uint32_t dealt = tasks_of(device, batch, &task); /* the slots after them are everybody's */
 
     batch->status = workspace_grow(device, workspace, batch->plan->cols);
     if (batch->status != FIRE_OK)
         return;
-    if (tiny_takes(batch->plan)) {
-        const uint32_t slots = tiny_task_slots(all.engine, batch->slot_count);
-
-        pool_run(device->pool, (batch->slot_count + slots - 1) / slots, tiny_task, &whole);
-        return;
-    }
-    if (batch->plan->cols <= 128)
-        first_shared = batch->slot_count;
-    else if (batch->plan->cols <= WHOLE_SIDE)
-        first_shared = batch->slot_count / threads * threads;
-    pool_run(device->pool, first_shared, whole_task, &whole);
-    for (uint32_t i = first_shared; i < batch->slot_count; i++)
+    if (batch->plan->cols > WHOLE_SIDE)
+        dealt = 0;
+    else if (batch->plan->cols > 128)
+        dealt = batch->slot_count / threads * threads;
+    pool_run(device->pool, dealt, task, &whole);
+    for (uint32_t i = dealt; task == whole_task && i < batch->slot_count; i++)
         slot_run(&all, batch->plan, &workspace->spaces[0], &batch->slots[i]);
 }
 
@@ -296,6 +325,38 @@ static void execute(struct fire_device *device, struct workspace *workspace,
         workspace_trim(device, workspace);
         pthread_mutex_lock(&device->lock);
     }
+}
+
+static bool is_light(const struct fire_batch *batch)
+{
+    const struct fire_plan *plan = batch->plan;
+
+    return batch->slot_count == 0 ||
+           (uint64_t)plan->rows * plan->cols * plan->cols <= LIGHT_PRODUCTS / batch->slot_count;
+}
+
+/* Called by a worker between two tiles of a matrix of its own: one light batch, alone. */
+static void run_light(void *data, uint32_t worker)
+{
+    struct fire_device *device = data;
+    struct whole whole = { .device = device, .workspace = &device->urgent };
+    pool_task task;
+    uint32_t count;
+
+    pthread_mutex_lock(&device->lock);
+    if (!device->urgent_queue.head || !is_light(device->urgent_queue.head)) {
+        pthread_mutex_unlock(&device->lock);
+        return;
+    }
+    whole.batch = take_urgent(device);
+    pthread_mutex_unlock(&device->lock);
+    count = tasks_of(device, whole.batch, &task);
+    for (uint32_t i = 0; i < count; i++)
+        task(&whole, i, worker);
+    pthread_mutex_lock(&device->lock);
+    whole.batch->finished = true;
+    pthread_cond_broadcast(&device->finished);
+    pthread_mutex_unlock(&device->lock);
 }
 
 /* Called by the executor between two tasks of the batch that runs. One batch a time: the other one
@@ -394,11 +455,15 @@ static enum fire_status open_parts(struct fire_device *device, uint32_t threads)
     device->interrupt.run = run_interruption;
     device->interrupt.data = device;
     pool_set_interrupt(device->pool, &device->interrupt);
+    device->yield = (struct crew_yield){ &device->interrupt.waiting, run_light, device };
     status = workspace_init(&device->ordinary, threads);
     if (status == FIRE_OK)
         status = workspace_init(&device->urgent, threads);
     if (status == FIRE_OK)
         status = workspace_grow(device, &device->ordinary, 256);
+    /* Several workers may use this one at once: it never grows again. */
+    if (status == FIRE_OK)
+        status = workspace_grow(device, &device->urgent, urgent_cols(device));
     if (status != FIRE_OK)
         return status;
     device->caps.flops_per_s = isa_measure_rate(device->engines.exact);

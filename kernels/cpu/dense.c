@@ -36,8 +36,11 @@ void crew_run(const struct crew *crew, uint32_t count, pool_task task, void *dat
         pool_run(crew->pool, count, task, data);
         return;
     }
-    for (uint32_t index = 0; index < count; index++)
+    for (uint32_t index = 0; index < count; index++) {
+        if (crew->yield && atomic_load_explicit(crew->yield->waiting, memory_order_relaxed))
+            crew->yield->run(crew->yield->data, crew->worker);
         task(data, index, crew->worker);
+    }
 }
 
 /* A product and its grid. */
@@ -315,7 +318,7 @@ bool dense_inverse(const struct crew *crew, enum fire_dtype dtype, void *z, size
                    void *space)
 {
     const struct engine_ops *ops = crew_ops(crew, dtype);
-    const struct crew alone = { crew->engine, NULL, crew->scratch, crew->worker };
+    const struct crew alone = { crew->engine, NULL, crew->scratch, crew->worker, crew->yield };
     struct squares squares = {
         .crew = crew, .ops = ops, .z = z, .ldz = ldz, .n = n, .tile = square_tile(n), .side = space
     };
@@ -356,7 +359,7 @@ static void mirror_task(void *data, uint32_t index, uint32_t worker)
 
 void dense_mirror(const struct crew *crew, enum fire_dtype dtype, void *g, size_t ldg, uint32_t n)
 {
-    const struct crew alone = { crew->engine, NULL, crew->scratch, crew->worker };
+    const struct crew alone = { crew->engine, NULL, crew->scratch, crew->worker, crew->yield };
     struct mirror mirror = { crew_ops(crew, dtype), g, ldg, n };
 
     crew_run(n <= 512 ? &alone : crew, (n + MIRROR_ROWS - 1) / MIRROR_ROWS, mirror_task, &mirror);

@@ -8,12 +8,21 @@
 #include "engine.h"
 #include "pool.h"
 
+/* What a worker that computes alone may do between two tasks: when `waiting` is set it calls `run`,
+ * which must not touch anything of the crew's. */
+struct crew_yield {
+    const atomic_bool *waiting;
+    void (*run)(void *data, uint32_t worker);
+    void *data;
+};
+
 /* Who computes: the whole pool, or (pool NULL) the calling worker alone. */
 struct crew {
     const struct engine *engine;
     struct pool *pool;
-    void *const *scratch; /* one for each worker: dense_scratch_bytes() */
-    uint32_t worker;      /* who calls, when pool is NULL */
+    void *const *scratch;           /* one for each worker: dense_scratch_bytes() */
+    uint32_t worker;                /* who calls, when pool is NULL */
+    const struct crew_yield *yield; /* NULL: never; a pool has interruptions of its own */
 };
 
 /* Runs tasks 0..count-1 on the crew. */

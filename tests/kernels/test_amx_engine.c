@@ -68,7 +68,7 @@ START_TEST(the_emulated_path_keeps_its_promise)
 
     const struct engine *engine = amx_engine_emulated(plan.fast);
     void *scratch = aligned_alloc(64, (dense_scratch_bytes(engine, cols) + 63) / 64 * 64);
-    const struct crew crew = { engine, NULL, &scratch, 0 };
+    const struct crew crew = { engine, NULL, &scratch, 0, NULL };
 
     ck_assert_ptr_nonnull(scratch);
     slot_run(&crew, &plan, &space, &slot);

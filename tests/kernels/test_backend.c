@@ -16,7 +16,7 @@
 
 #define THREADS        2u
 #define URGENT_COUNT   12u
-#define HUGE_SIDE      1800u
+#define HUGE_SIDE      2000u
 #define POLL_MS        20
 #define POLL_COUNT_MAX 500 /* 10 s: an idle device gives memory back after one */
 
