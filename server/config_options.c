@@ -6,6 +6,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -446,6 +447,15 @@ enum fire_status config_option_set(const struct config_option *option, struct co
     return FIRE_OK;
 }
 
+void config_write_double(double value, char *text, size_t text_bytes)
+{
+    for (int digits = 1; digits <= DBL_DECIMAL_DIG; digits++) {
+        snprintf(text, text_bytes, "%.*g", digits, value);
+        if (strtod(text, NULL) == value)
+            return;
+    }
+}
+
 /* In quotes: a plain scalar could be a number, a comment or a key. */
 static void write_quoted(const char *text, FILE *file)
 {
@@ -490,7 +500,10 @@ void config_option_write(const struct config_option *option, const struct config
         write_size((double)*(const uint64_t *)place, text, sizeof(text));
         fputs(text, file);
         break;
-    case CONFIG_F64: fprintf(file, "%.17g", *(const double *)place); break;
+    case CONFIG_F64:
+        config_write_double(*(const double *)place, text, sizeof(text));
+        fputs(text, file);
+        break;
     case CONFIG_BOOL: fputs(*(const bool *)place ? "true" : "false", file); break;
     case CONFIG_LEVEL:
         write_choice(option->choices, (int)*(const enum log_level *)place, file);

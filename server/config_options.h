@@ -57,6 +57,9 @@ void config_listen_clear(struct config *config);
 void config_option_write(const struct config_option *option, const struct config *config,
                          FILE *file);
 
+/* The shortest text that reads back to the same number; 32 bytes are enough. */
+void config_write_double(double value, char *text, size_t text_bytes);
+
 /* What is allowed: "1 to 95", "auto portable avx2", …; empty for text. */
 void config_option_allowed(const struct config_option *option, char *text, size_t text_bytes);
 

@@ -15,12 +15,15 @@ static void print_tenants(const struct config *config, FILE *file)
     fputs("\n# limits of tenants by name\ntenants:\n", file);
     for (uint32_t i = 0; i < config->tenant_count; i++) {
         const struct tenant_limits *limits = &config->tenants[i].limits;
+        char weight[32], share[32];
 
+        config_write_double(limits->weight, weight, sizeof(weight));
+        config_write_double(limits->device_share_max, share, sizeof(share));
         fprintf(file,
-                "  - { name: \"%s\", weight: %.17g, bytes_max: %" PRIu64 ", streams_max: %" PRIu32
-                ", calls_max: %" PRIu32 ", device_share_max: %.17g }\n",
-                config->tenants[i].name, limits->weight, limits->bytes_in_flight_max,
-                limits->streams_max, limits->calls_max, limits->device_share_max);
+                "  - { name: \"%s\", weight: %s, bytes_max: %" PRIu64 ", streams_max: %" PRIu32
+                ", calls_max: %" PRIu32 ", device_share_max: %s }\n",
+                config->tenants[i].name, weight, limits->bytes_in_flight_max, limits->streams_max,
+                limits->calls_max, share);
     }
 }
 
