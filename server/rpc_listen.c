@@ -326,7 +326,10 @@ static grpc_ssl_certificate_config_reload_status tls_fetch(
     if (view->generation != tls->generation) {
         const grpc_ssl_pem_key_cert_pair pair = { tls->key, tls->certificate };
 
-        *config = grpc_ssl_server_certificate_config_create(tls->authority, &pair, 1);
+        /* Core asserts that there are roots, also where no client is asked for a certificate; any
+         * certificate will do there, since nothing is compared with it. */
+        *config = grpc_ssl_server_certificate_config_create(
+            tls->verify ? tls->authority : tls->certificate, &pair, 1);
         view->generation = tls->generation;
         status = *config ? GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW
                          : GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_FAIL;
