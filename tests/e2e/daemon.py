@@ -224,6 +224,7 @@ class Daemon:
         self.command = [*map(str, prefix), str(FIRED), "--listen", self.address, "--http", http,
                         "--state-dir", str(self.folder / "state"),
                         "--runtime-dir", str(self.folder / "run"),
+                        "--memory-budget-bytes", "1GiB",
                         "--log-format", "json", "--log-level", log_level]
         if config is not None:
             self.config = self.folder / "fired.yaml"
