@@ -27,10 +27,10 @@
 #include "log.h"
 #include "rpc_core.h"
 
-/* A caller's own timer runs out a moment before ours: its clock began earlier, and the timeout it
- * sent was rounded up by at most one part in a hundred. It then cancels. That is its deadline, not a
- * change of mind. */
-#define DEADLINE_SLACK_NS   (2 * CLOCK_NS_PER_MS)
+/* A caller's own timer runs out a moment before ours: its clock began earlier, by the time the call
+ * took to arrive, and the timeout it sent was rounded up by at most one part in a hundred. It then
+ * cancels. That is its deadline, not a change of mind. */
+#define DEADLINE_SLACK_NS   (10 * CLOCK_NS_PER_MS)
 #define DEADLINE_ROUNDING   100u
 #define DRAINING_RETRY_MS   1000u
 #define STATUS_TEXT_DEFAULT "no details"

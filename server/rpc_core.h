@@ -54,6 +54,12 @@ struct rpc_health {
     bool serving;
     bool ended; /* no watcher stays */
 };
+/* rpc_server_open() with other methods than the daemon's; for tests. */
+FIRE_NODISCARD enum fire_status rpc_server_open_methods(struct server *server,
+                                                        const struct rpc_method *const *methods,
+                                                        size_t method_count,
+                                                        struct rpc_server **rpc,
+                                                        struct fire_error *error);
 struct server *rpc_server_owner(struct rpc_server *rpc);
 struct rpc_health *rpc_server_health(struct rpc_server *rpc);
 bool rpc_server_draining(const struct rpc_server *rpc);

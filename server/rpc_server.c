@@ -44,14 +44,12 @@
 #define STREAMS_MIN          128u /* of one connection */
 #define SHUTDOWN_WAIT_MS     250
 
-static const struct rpc_method *const methods[] = {
+static const struct rpc_method *const methods_served[] = {
     &rpc_reinit_method,         &rpc_analyze_method,          &rpc_reinit_stream_method,
     &rpc_analyze_stream_method, &rpc_status_method,           &rpc_drain_method,
     &rpc_set_log_level_method,  &rpc_health_check_method,     &rpc_health_watch_method,
     &rpc_reflection_method,     &rpc_reflection_alpha_method,
 };
-#define METHOD_COUNT (sizeof(methods) / sizeof(methods[0]))
-#define SLOT_COUNT   ((METHOD_COUNT + 1) * SLOTS_PER_METHOD)
 
 struct rpc_event {
     void *tag;
@@ -76,6 +74,7 @@ struct rpc_server {
     grpc_server *core;
     grpc_completion_queue *queue;
     struct rpc_slot *slots;
+    size_t slot_count;
     uint32_t armed;
     uint32_t objects; /* call objects */
     uint32_t calls;   /* admitted */
@@ -307,11 +306,9 @@ void rpc_server_drain(struct rpc_server *rpc, uint32_t limit_ms, void (*drained)
 
 static void rpc_server_free(struct rpc_server *rpc)
 {
-    if (rpc->slots) {
-        for (uint32_t i = 0; i < SLOT_COUNT; i++) {
-            grpc_metadata_array_destroy(&rpc->slots[i].metadata);
-            grpc_call_details_destroy(&rpc->slots[i].details);
-        }
+    for (size_t i = 0; i < rpc->slot_count; i++) {
+        grpc_metadata_array_destroy(&rpc->slots[i].metadata);
+        grpc_call_details_destroy(&rpc->slots[i].details);
     }
     free(rpc->slots);
     uv_cond_destroy(&rpc->room);
@@ -426,12 +423,16 @@ static void on_arrival(struct rpc_tag *tag, bool ok)
 
 /* --- opening --- */
 
-static enum fire_status slots_make(struct rpc_server *rpc, struct fire_error *error)
+static enum fire_status slots_make(struct rpc_server *rpc, const struct rpc_method *const *methods,
+                                   size_t method_count, struct fire_error *error)
 {
-    rpc->slots = calloc(SLOT_COUNT, sizeof(*rpc->slots));
+    const size_t slot_count = (method_count + 1) * SLOTS_PER_METHOD;
+
+    rpc->slots = calloc(slot_count, sizeof(*rpc->slots));
     if (!rpc->slots)
-        return fire_fail_memory(error, SLOT_COUNT * sizeof(*rpc->slots));
-    for (uint32_t i = 0; i < SLOT_COUNT; i++) {
+        return fire_fail_memory(error, slot_count * sizeof(*rpc->slots));
+    rpc->slot_count = slot_count;
+    for (size_t i = 0; i < slot_count; i++) {
         struct rpc_slot *slot = &rpc->slots[i];
 
         slot->tag.run = on_arrival;
@@ -440,7 +441,7 @@ static enum fire_status slots_make(struct rpc_server *rpc, struct fire_error *er
         grpc_call_details_init(&slot->details);
     }
 
-    for (size_t m = 0; m < METHOD_COUNT; m++) {
+    for (size_t m = 0; m < method_count; m++) {
         const bool small = methods[m]->kind == RPC_UNARY || methods[m]->kind == RPC_SERVER_STREAM;
         void *registered = grpc_server_register_method(
             rpc->core, methods[m]->path, NULL,
@@ -542,8 +543,10 @@ static void on_core_log(gpr_log_func_args *line)
         log_debug("grpc", LOG_TEXT("message", line->message));
 }
 
-enum fire_status rpc_server_open(struct server *server, struct rpc_server **out,
-                                 struct fire_error *error)
+enum fire_status rpc_server_open_methods(struct server *server,
+                                         const struct rpc_method *const *methods,
+                                         size_t method_count, struct rpc_server **out,
+                                         struct fire_error *error)
 {
     struct rpc_server *rpc = calloc(1, sizeof(*rpc));
     enum fire_status status;
@@ -563,7 +566,7 @@ enum fire_status rpc_server_open(struct server *server, struct rpc_server **out,
     rpc->core = core_make(&server->config);
     grpc_server_register_completion_queue(rpc->core, rpc->queue, NULL);
 
-    status = slots_make(rpc, error);
+    status = slots_make(rpc, methods, method_count, error);
     if (status == FIRE_OK)
         status = rpc_listen_open(&server->config, &rpc->listen, error);
     if (status == FIRE_OK)
@@ -578,10 +581,17 @@ enum fire_status rpc_server_open(struct server *server, struct rpc_server **out,
         return status;
     }
 
-    for (uint32_t i = 0; i < SLOT_COUNT; i++)
+    for (size_t i = 0; i < rpc->slot_count; i++)
         slot_arm(&rpc->slots[i]);
     *out = rpc;
     return FIRE_OK;
+}
+
+enum fire_status rpc_server_open(struct server *server, struct rpc_server **out,
+                                 struct fire_error *error)
+{
+    return rpc_server_open_methods(server, methods_served,
+                                   sizeof(methods_served) / sizeof(methods_served[0]), out, error);
 }
 
 void rpc_server_reload(struct rpc_server *rpc)
