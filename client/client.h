@@ -19,8 +19,8 @@ struct fire_client {
     const struct client_methods *methods;
 };
 
-/* Remembers the message for fire_last_error(), copies `own` to `error` (NULL is allowed) and returns
- * its status. */
+/* Remembers the message for fire_last_error(), copies `own` to `error` (NULL is allowed) and
+ * returns its status. */
 enum fire_status client_fail(const struct fire_error *own, struct fire_error *error);
 
 /* What no tensor may be when a call begins. The written members of a tensor are set to unknown. */

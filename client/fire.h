@@ -66,7 +66,8 @@ struct fire_batch_info {
 /* A weight tensor of the caller's. The library reads `data` and writes `out` (which may be `data`
  * itself) and `result`; everything else is the caller's. */
 struct fire_tensor {
-    const char *name; /* used in messages and to seed completion; NULL is allowed */
+    const char *name; /* used in messages and to seed completion. NULL is allowed, but give every
+                         tensor of a set its own: a daemon sees the others as NAME#NUMBER */
     enum fire_dtype dtype;
     struct fire_shape shape;
     struct fire_options options;

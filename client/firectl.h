@@ -282,10 +282,29 @@ FIRE_NODISCARD enum fire_status firectl_inputs_attach(const struct firectl_input
                                                       struct fire_tensor *tensor, double **means,
                                                       struct fire_error *error);
 
+/* --- who computes ----------------------------------------------------------------------------- */
+
+/* A client of the daemon that was named, or else one that computes in this process. */
+FIRE_NODISCARD enum fire_status firectl_client_open(const struct firectl_args *args,
+                                                    struct fire_client **client,
+                                                    struct fire_error *error);
+/* Waits for a set that was started. A signal, or the command's deadline, cancels it. */
+void firectl_client_wait(struct fire_client *client, const struct fire_set *set,
+                         const struct firectl_args *args, double started_s);
+/* The command's deadline has passed. */
+bool firectl_is_late(const struct firectl_args *args, double started_s);
+/* A failure that is not about one tensor: a daemon that is gone, too busy or too late, … */
+bool firectl_is_fatal(enum fire_status status);
+/* The exit code of a failure: 64 + the gRPC code when the daemon refused, else 1. */
+enum firectl_exit firectl_refused(int code);
+
 /* --- windows: tensors computed together ------------------------------------------------------- */
 
-#define FIRECTL_WINDOW_BYTES   (64ull << 20)
-#define FIRECTL_WINDOW_TENSORS 4096u
+#define FIRECTL_WINDOW_BYTES     (64ull << 20)
+#define FIRECTL_WINDOW_BYTES_MIN (8ull << 20)
+#define FIRECTL_WINDOW_SHARE     6u /* a smaller file is at least so many windows */
+#define FIRECTL_WINDOW_TENSORS   4096u
+#define FIRECTL_WINDOWS          2u /* with a daemon at once: it works while files are read and written */
 
 struct firectl_window {
     struct fire_tensor *tensors;
@@ -294,17 +313,29 @@ struct firectl_window {
     size_t count;
     size_t room;
     uint64_t bytes;
-    bool with_output; /* tensors get an `out` of their own */
+    uint64_t bytes_max; /* FIRECTL_WINDOW_BYTES until firectl_window_fit() */
+    bool with_output;   /* tensors get an `out` of their own */
+    struct fire_set set;
+    bool started; /* it is with the client */
 };
 
 void firectl_window_init(struct firectl_window *window, bool with_output);
-/* Adds a task; a window that holds FIRECTL_WINDOW_BYTES should be run. */
+/* Makes windows for files of `total_bytes` in all: small enough that writing the first ones overlaps
+ * with computing the last. */
+void firectl_window_fit(struct firectl_window *window, uint64_t total_bytes);
+/* Adds a task; a window that is full should be run. */
 FIRE_NODISCARD enum fire_status firectl_window_add(struct firectl_window *window,
                                                    struct firectl_task *task,
                                                    const struct firectl_inputs *inputs,
                                                    const struct firectl_args *args,
                                                    struct fire_error *error);
 bool firectl_window_full(const struct firectl_window *window);
+/* Gives it to the client. Leave it alone until firectl_client_wait(). */
+FIRE_NODISCARD enum fire_status firectl_window_start(struct firectl_window *window,
+                                                     struct fire_client *client,
+                                                     enum fire_operation operation,
+                                                     const struct firectl_args *args,
+                                                     struct fire_error *error);
 /* Frees buffers still owned and empties it. */
 void firectl_window_clear(struct firectl_window *window);
 void firectl_window_release(struct firectl_window *window);

@@ -13,7 +13,10 @@ struct run {
     struct firectl_thresholds *thresholds;
     struct firectl_report report;
     struct firectl_progress progress;
-    struct firectl_window window;
+    struct firectl_window windows[FIRECTL_WINDOWS];
+    uint32_t window_count; /* 1 where computing does not go on by itself */
+    uint32_t filling;      /* the window that tensors are added to */
+    int code;              /* gRPC code of the first refusal by a daemon */
     double started_s;
 };
 
@@ -21,32 +24,38 @@ static enum fire_status check_stop(const struct run *run, struct fire_error *err
 {
     if (firectl_signal())
         return fire_fail(error, FIRE_CANCELLED, NULL, "interrupted by signal %d", firectl_signal());
-    if (run->args->deadline_s > 0.0 && firectl_now_s() - run->started_s > run->args->deadline_s)
+    if (firectl_is_late(run->args, run->started_s))
         return fire_fail(error, FIRE_TOO_LATE, "deadline", "the deadline of %g s has passed",
                          run->args->deadline_s);
     return FIRE_OK;
 }
 
-static enum fire_status run_window(struct run *run, struct fire_error *error)
+/* Waits for a window and takes its results. */
+static enum fire_status finish_window(struct run *run, struct firectl_window *window,
+                                      struct fire_error *error)
 {
-    struct firectl_window *window = &run->window;
-    struct fire_error refusal = { 0 };
-    enum fire_status status = check_stop(run, error);
-    uint64_t refused = 0;
+    enum fire_status status;
 
-    if (status != FIRE_OK || window->count == 0)
-        return status;
-    status = fire_client_analyze(run->client, window->tensors, window->count,
-                                 firectl_statistics(run->args), &refusal);
+    if (!window->started)
+        return FIRE_OK;
+    firectl_client_wait(run->client, &window->set, run->args, run->started_s);
+    status = check_stop(run, error);
+    if (!run->code)
+        run->code = window->set.code;
+    /* A daemon that is gone is the command's failure, a bad tensor its own. */
+    if (status == FIRE_OK && firectl_is_fatal(window->set.status)) {
+        *error = window->set.error;
+        status = error->status;
+    }
     firectl_progress_clear(&run->progress);
     for (size_t i = 0; i < window->count; i++) {
         struct firectl_task *task = window->tasks[i];
 
         task->result = window->tensors[i].result;
         if (window->tensors[i].error.status != FIRE_OK) {
-            firectl_say("%s", window->tensors[i].error.message);
+            if (status == FIRE_OK)
+                firectl_say("%s", window->tensors[i].error.message);
             snprintf(task->reason, sizeof(task->reason), "%s", window->tensors[i].error.message);
-            refused++;
         }
         task->finished = true;
         safetensors_done_with(run->set, task->entry);
@@ -55,11 +64,21 @@ static enum fire_status run_window(struct run *run, struct fire_error *error)
     firectl_window_clear(window);
     firectl_progress_clear(&run->progress);
     firectl_report_ready(&run->report, &run->tasks);
-    if (status != FIRE_OK && refused == 0) { /* the call itself failed */
-        *error = refusal;
+    return status;
+}
+
+/* Computes the tensors gathered so far; with a daemon this begins it, and the one before is taken. */
+static enum fire_status run_window(struct run *run, struct fire_error *error)
+{
+    struct firectl_window *window = &run->windows[run->filling];
+    enum fire_status status = check_stop(run, error);
+
+    if (status != FIRE_OK)
         return status;
-    }
-    return FIRE_OK;
+    if (window->count > 0)
+        status = firectl_window_start(window, run->client, FIRE_ANALYZE, run->args, error);
+    run->filling = (run->filling + 1) % run->window_count;
+    return status == FIRE_OK ? finish_window(run, &run->windows[run->filling], error) : status;
 }
 
 static enum fire_status run_tasks(struct run *run, struct fire_error *error)
@@ -82,11 +101,12 @@ static enum fire_status run_tasks(struct run *run, struct fire_error *error)
             firectl_progress_add(&run->progress, task->entry->bytes);
             continue;
         }
-        status = firectl_window_add(&run->window, task, &run->inputs, run->args, error);
-        if (status == FIRE_OK && firectl_window_full(&run->window))
+        status =
+            firectl_window_add(&run->windows[run->filling], task, &run->inputs, run->args, error);
+        if (status == FIRE_OK && firectl_window_full(&run->windows[run->filling]))
             status = run_window(run, error);
     }
-    if (status == FIRE_OK)
+    for (uint32_t i = 0; status == FIRE_OK && i < FIRECTL_WINDOWS; i++)
         status = run_window(run, error);
     firectl_report_ready(&run->report, &run->tasks);
     return status;
@@ -105,8 +125,6 @@ static enum fire_status open_inputs(struct run *run, struct fire_error *error)
 
 static enum fire_status open_all(struct run *run, struct fire_error *error)
 {
-    const struct fire_local_settings settings = { .threads = run->args->threads,
-                                                  .path = run->args->path };
     enum fire_status status = safetensors_open(run->args->inputs[0], &run->set, error);
 
     if (status == FIRE_OK)
@@ -114,7 +132,7 @@ static enum fire_status open_all(struct run *run, struct fire_error *error)
     if (status == FIRE_OK)
         status = open_inputs(run, error);
     if (status == FIRE_OK)
-        status = fire_client_open_local(&settings, &run->client, error);
+        status = firectl_client_open(run->args, &run->client, error);
     return status;
 }
 
@@ -127,22 +145,25 @@ static enum firectl_exit compute(struct run *run)
     enum firectl_exit reported;
     uint64_t total = 0;
 
-    fire_client_caps(run->client, &caps);
     for (size_t i = 0; i < run->tasks.count; i++)
         total += run->tasks.items[i].entry->bytes;
     firectl_progress_init(&run->progress, run->args, total);
     firectl_report_init(&run->report, run->args, run->set, run->thresholds);
-    firectl_window_init(&run->window, false);
+    for (uint32_t i = 0; i < FIRECTL_WINDOWS; i++)
+        firectl_window_init(&run->windows[i], false);
+    run->window_count = run->args->remote.address ? FIRECTL_WINDOWS : 1;
     if (run_tasks(run, &error) != FIRE_OK) {
         firectl_progress_clear(&run->progress);
-        code = firectl_fail(&error);
+        (void)firectl_fail(&error);
+        code = firectl_refused(run->code);
     }
     firectl_progress_clear(&run->progress);
+    fire_client_caps(run->client, &caps);
     summary.caps = &caps;
     summary.seconds = firectl_now_s() - run->started_s;
     reported = firectl_report_end(&run->report, &summary);
-    if (run->report.refused > 0)
-        code = FIRECTL_FAILED;
+    if (run->report.refused > 0 && code == FIRECTL_DONE)
+        code = firectl_refused(run->code);
     if (code == FIRECTL_DONE)
         code = reported;
     if (code == FIRECTL_DONE)
@@ -167,11 +188,12 @@ enum firectl_exit firectl_analyze(const struct firectl_args *args)
         code = firectl_fail(&error);
     else
         code = compute(&run);
-    firectl_window_release(&run.window);
+    fire_client_close(run.client); /* first: it ends what reads the windows */
+    for (uint32_t i = 0; i < FIRECTL_WINDOWS; i++)
+        firectl_window_release(&run.windows[i]);
     firectl_inputs_close(&run.inputs);
     firectl_tasks_release(&run.tasks);
     firectl_thresholds_close(run.thresholds);
-    fire_client_close(run.client);
     safetensors_close(run.set);
     return code;
 }

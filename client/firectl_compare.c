@@ -14,6 +14,7 @@ struct run {
     struct safetensors *sets[2];
     struct firectl_tasks tasks; /* of the first */
     struct fire_client *client;
+    int code; /* gRPC code of a refusal by a daemon */
     struct firectl_thresholds *thresholds;
     struct firectl_progress progress;
     double started_s;
@@ -111,6 +112,10 @@ static enum fire_status analyze_both(struct run *run, const struct firectl_task 
                                      struct row *row, struct fire_error *error)
 {
     struct fire_tensor tensors[2];
+    struct fire_set set = { .tensors = tensors,
+                            .count = 2,
+                            .statistics = FIRE_STATISTICS_BASIC,
+                            .operation = FIRE_ANALYZE };
     uint64_t count;
     enum fire_status status;
 
@@ -125,9 +130,15 @@ static enum fire_status analyze_both(struct run *run, const struct firectl_task 
                                            .options = task->options,
                                            .data = entry->data };
     }
-    status = fire_client_analyze(run->client, tensors, 2, FIRE_STATISTICS_BASIC, error);
-    if (status == FIRE_NO_MEMORY || status == FIRE_DEVICE_LOST)
+    status = fire_client_start(run->client, &set, error);
+    if (status != FIRE_OK)
         return status;
+    firectl_client_wait(run->client, &set, run->args, run->started_s);
+    if (set.status != FIRE_OK && set.status != FIRE_BAD_REQUEST) {
+        *error = set.error;
+        run->code = set.code;
+        return set.status;
+    }
     if (tensors[0].error.status == FIRE_OK)
         row->result.before = tensors[0].result.before;
     if (tensors[1].error.status == FIRE_OK)
@@ -231,8 +242,6 @@ static void print_summary(struct run *run)
 
 static enum fire_status open_all(struct run *run, struct fire_error *error)
 {
-    const struct fire_local_settings settings = { .threads = run->args->threads,
-                                                  .path = run->args->path };
     enum fire_status status = safetensors_open(run->args->inputs[0], &run->sets[0], error);
 
     if (status == FIRE_OK)
@@ -240,7 +249,7 @@ static enum fire_status open_all(struct run *run, struct fire_error *error)
     if (status == FIRE_OK)
         status = firectl_tasks_init(&run->tasks, run->args, run->sets[0], error);
     if (status == FIRE_OK)
-        status = fire_client_open_local(&settings, &run->client, error);
+        status = firectl_client_open(run->args, &run->client, error);
     return status;
 }
 
@@ -256,8 +265,10 @@ static enum firectl_exit compute(struct run *run)
     if (!run->args->json)
         printf("%-48s  %-20s  %-5s  %-8s%12s%12s%12s%12s\n", "tensor", "shape", "dtype", "action",
                "SFE", "SFE rel.", "DfI first", "DfI second");
-    if (compare_all(run, &error) != FIRE_OK)
-        return firectl_fail(&error);
+    if (compare_all(run, &error) != FIRE_OK) {
+        (void)firectl_fail(&error);
+        return firectl_refused(run->code);
+    }
     print_summary(run);
     if (fflush(stdout) != 0 || ferror(stdout) || run->failed) {
         firectl_say("the comparison could not be written in full: %s", strerror(errno));

@@ -21,7 +21,10 @@ struct run {
     struct firectl_state *state;
     struct safetensors_writer *file; /* NULL in a dry run */
     struct firectl_writer *writer;
-    struct firectl_window window;
+    struct firectl_window windows[FIRECTL_WINDOWS];
+    uint32_t window_count; /* 1 where computing does not go on by itself */
+    uint32_t filling;      /* the window that tensors are added to */
+    int code;              /* gRPC code of the first refusal by a daemon */
     double started_s;
     size_t read_ahead; /* first task that was not announced to the kernel */
     bool written;
@@ -86,23 +89,26 @@ static enum fire_status check_stop(const struct run *run, struct fire_error *err
     if (firectl_signal())
         return fire_fail(error, FIRE_CANCELLED, NULL,
                          "interrupted by signal %d; nothing was written", firectl_signal());
-    if (args->deadline_s > 0.0 && firectl_now_s() - run->started_s > args->deadline_s)
+    if (firectl_is_late(args, run->started_s))
         return fire_fail(error, FIRE_TOO_LATE, "deadline",
                          "the deadline of %g s has passed; nothing was written", args->deadline_s);
     return FIRE_OK;
 }
 
-/* Computes the tensors gathered so far. All of a window's refusals are shown before it fails. */
-static enum fire_status run_window(struct run *run, struct fire_error *error)
+/* Waits for a window and hands its tensors on. All of its refusals are shown before it fails. */
+static enum fire_status finish_window(struct run *run, struct firectl_window *window,
+                                      struct fire_error *error)
 {
-    struct firectl_window *window = &run->window;
-    enum fire_status status = check_stop(run, error);
+    enum fire_status status;
     enum fire_status computed;
 
-    if (status != FIRE_OK || window->count == 0)
-        return status;
-    computed = fire_client_reinit(run->client, window->tensors, window->count,
-                                  firectl_statistics(run->args), error);
+    if (!window->started)
+        return FIRE_OK;
+    firectl_client_wait(run->client, &window->set, run->args, run->started_s);
+    status = check_stop(run, error);
+    computed = window->set.status;
+    if (!run->code)
+        run->code = window->set.code;
     for (size_t i = 0; i < window->count; i++) {
         struct fire_tensor *tensor = &window->tensors[i];
         struct firectl_task *task = window->tasks[i];
@@ -114,7 +120,8 @@ static enum fire_status run_window(struct run *run, struct fire_error *error)
         if (tensor->error.status != FIRE_OK) {
             task->finished = true;
             firectl_progress_clear(&run->progress);
-            firectl_say("%s", tensor->error.message);
+            if (!firectl_is_fatal(computed))
+                firectl_say("%s", tensor->error.message);
             snprintf(task->reason, sizeof(task->reason), "%s", tensor->error.message);
             continue;
         }
@@ -134,11 +141,27 @@ static enum fire_status run_window(struct run *run, struct fire_error *error)
     firectl_window_clear(window);
     firectl_progress_clear(&run->progress);
     firectl_report_ready(&run->report, &run->tasks);
-    if (computed != FIRE_OK) {
-        fire_fail(error, computed, NULL, "nothing was written, because a tensor was refused");
-        return computed;
-    }
-    return status;
+    if (computed == FIRE_OK || status != FIRE_OK)
+        return status;
+    if (firectl_is_fatal(computed))
+        return fire_fail(error, computed, NULL, "nothing was written: %.480s",
+                         window->set.error.message);
+    return fire_fail(error, computed, NULL, "nothing was written, because a tensor was refused");
+}
+
+/* Computes the tensors gathered so far. With a daemon this only begins it, and the window before it
+ * is finished: while one is written and the next is read, the daemon has work. */
+static enum fire_status run_window(struct run *run, struct fire_error *error)
+{
+    struct firectl_window *window = &run->windows[run->filling];
+    enum fire_status status = check_stop(run, error);
+
+    if (status != FIRE_OK)
+        return status;
+    if (window->count > 0)
+        status = firectl_window_start(window, run->client, FIRE_REINIT, run->args, error);
+    run->filling = (run->filling + 1) % run->window_count;
+    return status == FIRE_OK ? finish_window(run, &run->windows[run->filling], error) : status;
 }
 
 void firectl_distance(const struct safetensors_entry *before, const struct safetensors_entry *after,
@@ -209,15 +232,16 @@ static enum fire_status run_tasks(struct run *run, struct fire_error *error)
         case FIRECTL_RESET: status = reset_task(run, task, error); break;
         case FIRECTL_TIED: break; /* finished with its source */
         case FIRECTL_PROJECT:
-            status = firectl_window_add(&run->window, task, &run->inputs, run->args, error);
+            status = firectl_window_add(&run->windows[run->filling], task, &run->inputs, run->args,
+                                        error);
             break;
         }
-        if (status == FIRE_OK && firectl_window_full(&run->window)) {
+        if (status == FIRE_OK && firectl_window_full(&run->windows[run->filling])) {
             read_ahead(run, i + 1);
             status = run_window(run, error);
         }
     }
-    if (status == FIRE_OK)
+    for (uint32_t i = 0; status == FIRE_OK && i < FIRECTL_WINDOWS; i++)
         status = run_window(run, error);
     firectl_report_ready(&run->report, &run->tasks);
     return status;
@@ -239,8 +263,6 @@ static enum fire_status open_output(struct run *run, struct fire_error *error)
 
 static enum fire_status open_all(struct run *run, struct fire_error *error)
 {
-    const struct fire_local_settings settings = { .threads = run->args->threads,
-                                                  .path = run->args->path };
     enum fire_status status = safetensors_open(run->args->inputs[0], &run->set, error);
 
     if (status == FIRE_OK)
@@ -252,7 +274,7 @@ static enum fire_status open_all(struct run *run, struct fire_error *error)
     if (status == FIRE_OK)
         status = firectl_state_open(run->args, &run->tasks, &run->state, error);
     if (status == FIRE_OK)
-        status = fire_client_open_local(&settings, &run->client, error);
+        status = firectl_client_open(run->args, &run->client, error);
     return status;
 }
 
@@ -281,11 +303,12 @@ static void close_all(struct run *run)
     firectl_writer_close(run->writer);
     firectl_state_close(run->state);
     safetensors_writer_close(run->file);
-    firectl_window_release(&run->window);
+    fire_client_close(run->client); /* first: it ends what reads and writes the windows */
+    for (uint32_t i = 0; i < FIRECTL_WINDOWS; i++)
+        firectl_window_release(&run->windows[i]);
     firectl_inputs_close(&run->inputs);
     firectl_tasks_release(&run->tasks);
     firectl_thresholds_close(run->thresholds);
-    fire_client_close(run->client);
     safetensors_close(run->set);
 }
 
@@ -299,18 +322,21 @@ static enum firectl_exit compute(struct run *run)
     enum firectl_exit reported;
     uint64_t total = 0;
 
-    fire_client_caps(run->client, &caps);
     for (size_t i = 0; i < run->tasks.count; i++)
         total += run->tasks.items[i].entry->bytes;
     firectl_progress_init(&run->progress, run->args, total);
     firectl_report_init(&run->report, run->args, run->set, run->thresholds);
-    firectl_window_init(&run->window, true);
+    for (uint32_t i = 0; i < FIRECTL_WINDOWS; i++)
+        firectl_window_init(&run->windows[i], true);
+    run->window_count = run->args->remote.address ? FIRECTL_WINDOWS : 1;
     read_ahead(run, 0);
     if (run_tasks(run, &error) != FIRE_OK || commit(run, &error) != FIRE_OK) {
         firectl_progress_clear(&run->progress);
-        code = firectl_fail(&error);
+        (void)firectl_fail(&error);
+        code = firectl_refused(run->code);
     }
     firectl_progress_clear(&run->progress);
+    fire_client_caps(run->client, &caps);
     summary.caps = &caps;
     summary.seconds = firectl_now_s() - run->started_s;
     summary.written = run->written;

@@ -357,7 +357,10 @@ static void json_summary(struct firectl_report *report, const struct firectl_sum
     put_text(&object, "arch", arch_name(summary->tasks->arch));
     put_text(&object, "preset", args->preset ? args->preset : "fire");
     put_text(&object, "path", summary->caps->path);
-    put_count(&object, "threads", summary->caps->threads);
+    if (args->remote.address)
+        put_text(&object, "addr", args->remote.address);
+    else
+        put_count(&object, "threads", summary->caps->threads);
     if (args->command == FIRECTL_REINIT)
         put(&object, "written", json_boolean(summary->written));
     if (summary->written)
@@ -371,11 +374,16 @@ static void table_summary(struct firectl_report *report, const struct firectl_su
 
     fprintf(report->stream,
             "%" PRIu64 " %s (%.3g million parameters), %" PRIu64 " skipped, %" PRIu64
-            " refused in %.2f s; architecture %s, path %s, %u thread%s\n",
+            " refused in %.2f s; architecture %s, path %s, ",
             report->projected, args->command == FIRECTL_ANALYZE ? "analyzed" : "projected",
             (double)report->parameters / 1e6, report->skipped, report->refused, summary->seconds,
-            arch_name(summary->tasks->arch), summary->caps->path, summary->caps->threads,
-            summary->caps->threads == 1 ? "" : "s");
+            arch_name(summary->tasks->arch),
+            summary->caps->path[0] ? summary->caps->path : "unknown");
+    if (args->remote.address)
+        fprintf(report->stream, "by the daemon at %s\n", args->remote.address);
+    else
+        fprintf(report->stream, "%u thread%s\n", summary->caps->threads,
+                summary->caps->threads == 1 ? "" : "s");
     if (summary->written)
         fprintf(report->stream, "wrote %s\n", args->output);
     else if (args->command == FIRECTL_REINIT)

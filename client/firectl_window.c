@@ -18,7 +18,17 @@ uint32_t firectl_statistics(const struct firectl_args *args)
 
 void firectl_window_init(struct firectl_window *window, bool with_output)
 {
-    *window = (struct firectl_window){ .with_output = with_output };
+    *window =
+        (struct firectl_window){ .with_output = with_output, .bytes_max = FIRECTL_WINDOW_BYTES };
+}
+
+void firectl_window_fit(struct firectl_window *window, uint64_t total_bytes)
+{
+    const uint64_t share = total_bytes / FIRECTL_WINDOW_SHARE;
+
+    window->bytes_max = share < FIRECTL_WINDOW_BYTES_MIN ? FIRECTL_WINDOW_BYTES_MIN
+                        : share < FIRECTL_WINDOW_BYTES   ? share
+                                                         : FIRECTL_WINDOW_BYTES;
 }
 
 static enum fire_status make_room(struct firectl_window *window, struct fire_error *error)
@@ -93,7 +103,22 @@ enum fire_status firectl_window_add(struct firectl_window *window, struct firect
 
 bool firectl_window_full(const struct firectl_window *window)
 {
-    return window->bytes >= FIRECTL_WINDOW_BYTES || window->count >= FIRECTL_WINDOW_TENSORS;
+    return window->bytes >= window->bytes_max || window->count >= FIRECTL_WINDOW_TENSORS;
+}
+
+enum fire_status firectl_window_start(struct firectl_window *window, struct fire_client *client,
+                                      enum fire_operation operation,
+                                      const struct firectl_args *args, struct fire_error *error)
+{
+    enum fire_status status;
+
+    window->set = (struct fire_set){ .tensors = window->tensors,
+                                     .count = window->count,
+                                     .statistics = firectl_statistics(args),
+                                     .operation = operation };
+    status = fire_client_start(client, &window->set, error);
+    window->started = status == FIRE_OK;
+    return status;
 }
 
 void firectl_window_clear(struct firectl_window *window)
@@ -104,6 +129,7 @@ void firectl_window_clear(struct firectl_window *window)
     }
     window->count = 0;
     window->bytes = 0;
+    window->started = false;
 }
 
 void firectl_window_release(struct firectl_window *window)

@@ -29,6 +29,7 @@
 #define REMOTE_UNARY_BYTES_MAX   (8ull << 20) /* larger sets are streamed */
 #define REMOTE_UNARY_TENSORS_MAX 256u         /* on the wire, companions included */
 #define REMOTE_CHUNK_BYTES       (4ull << 20)
+#define REMOTE_OPEN_MAX          512u /* tensors of a stream without an answer; daemons take 1024 */
 #define REMOTE_SMALL_BYTES_MAX   (48u << 20) /* of an answer, beside tensor bytes */
 #define REMOTE_UNARY_DEADLINE_S  60.0
 #define REMOTE_STREAM_DEADLINE_S 3600.0
@@ -37,6 +38,8 @@
 #define REMOTE_TOKENS_EARNED     0.1  /* by a set that went well */
 #define REMOTE_BACKOFF_S_FIRST   0.1
 #define REMOTE_BACKOFF_S_MAX     5.0
+
+#define REMOTE_NAME_BYTES 1024u
 
 enum remote_role { REMOTE_STATE, REMOTE_UNIT_MEANS, REMOTE_GRADIENT, REMOTE_WEIGHT };
 
@@ -65,6 +68,8 @@ struct remote_group {
     size_t first;
     size_t count;
     size_t answers_left;
+    size_t open;             /* of its items, begun in this attempt and not settled */
+    bool renamed;            /* it has no name, or one that another tensor has */
     bool done;               /* answered, or refused for good */
     bool again;              /* refused for now */
     struct fire_error error; /* of a refusal for now */
@@ -101,6 +106,8 @@ struct remote_attempt {
     bool set_ended;
     bool closed;
     bool send_failed;
+    bool paused; /* until answers come */
+    size_t open; /* tensors begun whose group is not settled */
     size_t item;
     uint64_t offset;
     /* Stream: the answer that is coming; NULL: none. */
@@ -179,6 +186,11 @@ void remote_set_free(struct remote_set *set);
 FIRE_NODISCARD enum fire_status remote_items_make(struct remote_set *set, struct fire_error *error);
 
 struct fire_tensor *remote_tensor(const struct remote_set *set, const struct remote_group *group);
+/* A group is done or refused for now. */
+static inline bool remote_is_settled(const struct remote_group *group)
+{
+    return group->done || group->again;
+}
 
 /* A group is refused: for good, or for now when `again`. */
 void remote_group_refuse(struct remote_set *set, struct remote_group *group,
@@ -227,7 +239,8 @@ struct remote_header {
     Fire__V1__TensorHeader header;
     Fire__V1__Options options;
     uint64_t shape[FIRE_AXES_MAX];
-    char name[1024];
+    char parameter[REMOTE_NAME_BYTES];
+    char name[REMOTE_NAME_BYTES + 32];
     char **texts; /* of options; owned */
     size_t text_count;
 };

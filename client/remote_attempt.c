@@ -167,7 +167,7 @@ static void refuse_left(struct remote_set *set, const struct fire_error *error, 
 static bool any_unanswered(const struct remote_set *set)
 {
     for (size_t i = 0; i < set->group_count; i++) {
-        if (!set->groups[i].done && !set->groups[i].again)
+        if (!remote_is_settled(&set->groups[i]))
             return true;
     }
     return false;

@@ -24,8 +24,8 @@ void remote_channel_close(struct remote_channel *channel); /* NULL is allowed */
 const char *remote_channel_address(const struct remote_channel *channel);
 
 /* The channel of gRPC core, which connects by itself and again when the connection is lost. Made by
- * the first call, after a grpc_init() that remote_channel_close() undoes. NULL: gRPC does not accept
- * the TLS files. */
+ * the first call, after a grpc_init() that remote_channel_close() undoes. NULL: gRPC refuses the
+ * TLS files. */
 grpc_channel *remote_channel_core(struct remote_channel *channel);
 
 /* Metadata every call carries; the channel's own, valid until it is closed. */

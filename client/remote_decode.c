@@ -132,7 +132,7 @@ void remote_take_result(struct remote_set *set, struct remote_item *item,
     struct remote_group *group = &set->groups[item->group];
     struct fire_tensor *tensor = remote_tensor(set, group);
 
-    if (group->done || group->again)
+    if (remote_is_settled(group))
         return;
     if (message->error || (message->result && message->result->action ==
                                                   FIRE__V1__TENSOR_ACTION__TENSOR_ACTION_REFUSED)) {

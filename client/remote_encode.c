@@ -94,7 +94,7 @@ static void add_companion(struct remote_header *header, const struct fire_tensor
     struct fire_shape units = { 1, { tensor->unit_count } };
     const char *ending = "";
 
-    header->header.parameter = (char *)(uintptr_t)tensor->name;
+    header->header.parameter = header->parameter;
     switch (item->role) {
     case REMOTE_STATE:
         state = &tensor->states[item->state];
@@ -120,7 +120,7 @@ static void add_companion(struct remote_header *header, const struct fire_tensor
         break;
     case REMOTE_WEIGHT: break;
     }
-    snprintf(header->name, sizeof(header->name), "%s.%s", tensor->name, ending);
+    snprintf(header->name, sizeof(header->name), "%s.%s", header->parameter, ending);
     header->header.name = header->name;
 }
 
@@ -131,14 +131,19 @@ enum fire_status remote_header_init(struct remote_header *header, const struct r
 
     *header = (struct remote_header){ .header = FIRE__V1__TENSOR_HEADER__INIT,
                                       .options = FIRE__V1__OPTIONS__INIT };
+    if (set->groups[item->group].renamed)
+        snprintf(header->parameter, sizeof(header->parameter), "%s#%zu",
+                 tensor->name ? tensor->name : "", item->group);
+    else
+        snprintf(header->parameter, sizeof(header->parameter), "%s",
+                 tensor->name ? tensor->name : "");
     if (item->role != REMOTE_WEIGHT) {
         add_companion(header, tensor, item);
         return FIRE_OK;
     }
     header->header.role = FIRE__V1__TENSOR_ROLE__TENSOR_ROLE_WEIGHT;
     header->header.dtype = type_of(tensor->dtype);
-    if (tensor->name)
-        header->header.name = (char *)(uintptr_t)tensor->name;
+    header->header.name = header->parameter;
     set_shape(header, &tensor->shape);
     return add_options(header, &tensor->options, error);
 }

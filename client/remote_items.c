@@ -30,10 +30,10 @@ static enum fire_status check_tensor(const struct remote_set *set, const struct 
         return fire_fail(error, FIRE_BAD_REQUEST, "data",
                          "tensor '%.100s' has no %s; give the memory it is in", name,
                          tensor->data ? "out" : "data");
-    if (!name[0] && (tensor->unit_means || tensor->gradient || (reinit && tensor->state_count)))
+    if (strlen(name) + 32 > REMOTE_NAME_BYTES)
         return fire_fail(error, FIRE_BAD_REQUEST, "name",
-                         "a tensor with state, unit means or a gradient needs a name, by which the "
-                         "daemon brings them together");
+                         "the name of tensor '%.60s…' is too long for a daemon; shorten it",
+                         name);
     return reinit ? client_check_states(tensor, error) : FIRE_OK;
 }
 
@@ -71,6 +71,48 @@ static void add_group(struct remote_set *set, struct remote_group *group, uint64
     add_item(set, group, REMOTE_WEIGHT, tensor->data, reinit ? tensor->out : NULL, bytes);
 }
 
+static uint64_t hash_of(const char *name)
+{
+    uint64_t hash = 0xcbf29ce484222325ull;
+
+    for (; *name; name++)
+        hash = (hash ^ (unsigned char)*name) * 0x100000001b3ull;
+    return hash ^ (hash >> 32);
+}
+
+static const char *name_of(const struct remote_set *set, size_t index)
+{
+    const char *name = set->set->tensors[index].name;
+
+    return name ? name : "";
+}
+
+/* The daemon wants names that are unique in a set: the second tensor of a name, and one without a
+ * name to which others belong, get their number behind it. */
+static enum fire_status mark_renamed(struct remote_set *set)
+{
+    size_t room = 16;
+    size_t *table; /* of indices + 1, by hash; 0: empty */
+
+    while (room < 2 * set->group_count)
+        room *= 2;
+    table = calloc(room, sizeof(*table));
+    if (!table)
+        return FIRE_NO_MEMORY;
+    for (size_t i = 0; i < set->group_count; i++) {
+        const char *name = name_of(set, i);
+        size_t at = hash_of(name) & (room - 1);
+
+        while (table[at] && strcmp(name_of(set, table[at] - 1), name) != 0)
+            at = (at + 1) & (room - 1);
+        set->groups[i].renamed = table[at] != 0 || (!name[0] && set->groups[i].count > 1);
+        if (!table[at])
+            table[at] = i + 1;
+    }
+    free(table);
+    return FIRE_OK;
+}
+
 enum fire_status remote_items_make(struct remote_set *set, struct fire_error *error)
 {
     const struct fire_set *given = set->set;
@@ -96,6 +138,8 @@ enum fire_status remote_items_make(struct remote_set *set, struct fire_error *er
         else
             remote_group_refuse(set, &set->groups[i], &own, 0, false);
     }
+    if (mark_renamed(set) != FIRE_OK)
+        return fire_fail_memory(error, 2 * given->count * sizeof(size_t));
     for (size_t i = 0; i < set->item_count; i++)
         total += set->items[i].bytes;
     set->stream = total > REMOTE_UNARY_BYTES_MAX || set->item_count > REMOTE_UNARY_TENSORS_MAX;
@@ -120,6 +164,13 @@ static void drop_group_held(struct remote_set *set, const struct remote_group *g
         drop_held(&set->items[i]);
 }
 
+/* The daemon has no more to do for the group's tensors. */
+static void settle(struct remote_set *set, struct remote_group *group)
+{
+    set->attempt.open -= group->open;
+    group->open = 0;
+}
+
 void remote_group_refuse(struct remote_set *set, struct remote_group *group,
                          const struct fire_error *error, int code, bool again)
 {
@@ -128,6 +179,7 @@ void remote_group_refuse(struct remote_set *set, struct remote_group *group,
     if (group->done)
         return;
     drop_group_held(set, group);
+    settle(set, group);
     group->error = *error;
     group->code = code;
     group->again = again;
@@ -160,7 +212,7 @@ void remote_item_answered(struct remote_set *set, struct remote_item *item)
 {
     struct remote_group *group = &set->groups[item->group];
 
-    if (group->done || group->again || item->answered)
+    if (remote_is_settled(group) || item->answered)
         return;
     item->answered = true;
     if (--group->answers_left > 0)
@@ -172,6 +224,7 @@ void remote_item_answered(struct remote_set *set, struct remote_item *item)
             copy_payload(member, held->offset, &held->message, &held->message.payloads[0]);
         drop_held(member);
     }
+    settle(set, group);
     group->done = true;
     set->groups_left--;
 }
@@ -210,6 +263,7 @@ void remote_items_restart(struct remote_set *set)
         if (group->done)
             continue;
         group->again = false;
+        group->open = 0;
         group->answers_left = 0;
         drop_group_held(set, group);
         for (size_t k = group->first; k < group->first + group->count; k++) {

@@ -4,20 +4,19 @@
 
 #include "remote.h"
 
-/* Nothing more of a group need be sent. */
-static bool is_settled(const struct remote_group *group)
-{
-    return group->done || group->again;
-}
-
-/* The next item whose group is not done, from where sending stands. */
+/* The next item, from where sending stands. What is settled is left out, but a group that was begun
+ * is sent to its end: companions without their weight break a rule of the stream. */
 static struct remote_item *item_to_send(struct remote_set *set)
 {
     struct remote_attempt *attempt = &set->attempt;
 
-    while (attempt->item < set->item_count && !attempt->begun &&
-           is_settled(&set->groups[set->items[attempt->item].group]))
-        attempt->item++;
+    while (attempt->item < set->item_count && !attempt->begun) {
+        const struct remote_group *group = &set->groups[set->items[attempt->item].group];
+
+        if (attempt->item != group->first || !remote_is_settled(group))
+            break;
+        attempt->item += group->count;
+    }
     return attempt->item < set->item_count ? &set->items[attempt->item] : NULL;
 }
 
@@ -87,6 +86,12 @@ static grpc_byte_buffer *make_item(struct remote_set *set, const struct remote_i
     grpc_byte_buffer *buffer;
 
     if (!attempt->begun) {
+        struct remote_group *group = &set->groups[item->group];
+
+        if (!remote_is_settled(group)) {
+            group->open++;
+            attempt->open++;
+        }
         attempt->begun = true;
         attempt->offset = 0;
         return make_begin(set, item, error);
@@ -100,6 +105,15 @@ static grpc_byte_buffer *make_item(struct remote_set *set, const struct remote_i
     return buffer;
 }
 
+/* Whether a group must wait for answers to others before it begins. */
+static bool is_full(const struct remote_set *set, const struct remote_item *item)
+{
+    const struct remote_group *group = &set->groups[item->group];
+
+    return !set->attempt.begun && set->attempt.item == group->first && set->attempt.open > 0 &&
+           set->attempt.open + group->count > REMOTE_OPEN_MAX;
+}
+
 /* Sends what comes next, or closes this direction. */
 static void send_next(struct remote_set *set)
 {
@@ -109,6 +123,9 @@ static void send_next(struct remote_set *set)
     struct fire_error error = { 0 };
 
     if (attempt->closed || attempt->send_failed)
+        return;
+    attempt->paused = item && is_full(set, item);
+    if (attempt->paused)
         return;
     if (item) {
         if (!attempt->begun) /* the first chunk follows at once: one write for both */
@@ -178,7 +195,7 @@ static void begin_answer(struct remote_set *set, uint32_t id, const Fire__V1__Te
     attempt->answer = item;
     attempt->answer_bytes = bytes;
     attempt->answer_received = 0;
-    attempt->answer_unwanted = group->done || group->again;
+    attempt->answer_unwanted = remote_is_settled(group);
     if (!attempt->answer_unwanted && bytes != (item->out ? item->bytes : 0)) {
         remote_attempt_broken(set, "answered another number of bytes than were sent");
         return;
@@ -257,6 +274,8 @@ static void on_arrived(struct remote_set *set, bool ok)
     take_message(set, &message);
     rpc_message_release(&message);
     receive_next(set);
+    if (attempt->paused)
+        send_next(set);
 }
 
 static void on_status(struct remote_set *set, bool ok)

@@ -106,7 +106,7 @@ static void take_answer(struct remote_set *set, const struct rpc_message *messag
         if (!is_answered(set, item))
             continue;
         remote_take_result(set, item, answer->results[index]);
-        if (!group->done && !group->again && take_bytes(item, message, index) != FIRE_OK) {
+        if (!remote_is_settled(group) && take_bytes(item, message, index) != FIRE_OK) {
             remote_attempt_broken(set, "answered another number of bytes than were sent");
             return;
         }

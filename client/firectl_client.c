@@ -1,0 +1,58 @@
+/* firectl_client: who computes for the file commands, and waiting for it. */
+#include "firectl.h"
+
+#define WAIT_S 0.1 /* how often a wait looks for signals and the deadline */
+
+enum fire_status firectl_client_open(const struct firectl_args *args, struct fire_client **client,
+                                     struct fire_error *error)
+{
+    const struct fire_local_settings local = { .threads = args->threads, .path = args->path };
+    struct fire_remote_settings remote = args->remote;
+
+    if (!remote.address)
+        return fire_client_open_local(&local, client, error);
+    remote.deadline_s = args->deadline_s; /* of each set; the command's own is looked at besides */
+    return fire_client_open_remote(&remote, client, error);
+}
+
+bool firectl_is_late(const struct firectl_args *args, double started_s)
+{
+    return args->deadline_s > 0.0 && firectl_now_s() - started_s > args->deadline_s;
+}
+
+void firectl_client_wait(struct fire_client *client, const struct fire_set *set,
+                         const struct firectl_args *args, double started_s)
+{
+    bool cancelled = false;
+
+    while (!fire_client_wait(client, set, WAIT_S)) {
+        if (!cancelled && (firectl_signal() || firectl_is_late(args, started_s))) {
+            fire_client_cancel(client);
+            cancelled = true;
+        }
+    }
+}
+
+enum firectl_exit firectl_refused(int code)
+{
+    return code > 0 ? (enum firectl_exit)(FIRECTL_REFUSED + code) : FIRECTL_FAILED;
+}
+
+bool firectl_is_fatal(enum fire_status status)
+{
+    switch (status) {
+    case FIRE_OK:
+    case FIRE_BAD_REQUEST:
+    case FIRE_NOT_FOUND: return false;
+    case FIRE_UNAUTHENTICATED:
+    case FIRE_DENIED:
+    case FIRE_BUSY:
+    case FIRE_NO_MEMORY:
+    case FIRE_CANCELLED:
+    case FIRE_TOO_LATE:
+    case FIRE_DRAINING:
+    case FIRE_DEVICE_LOST:
+    case FIRE_IO: return true;
+    }
+    return true;
+}
