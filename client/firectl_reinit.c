@@ -326,8 +326,10 @@ static enum firectl_exit compute(struct run *run)
         total += run->tasks.items[i].entry->bytes;
     firectl_progress_init(&run->progress, run->args, total);
     firectl_report_init(&run->report, run->args, run->set, run->thresholds);
-    for (uint32_t i = 0; i < FIRECTL_WINDOWS; i++)
+    for (uint32_t i = 0; i < FIRECTL_WINDOWS; i++) {
         firectl_window_init(&run->windows[i], true);
+        firectl_window_fit(&run->windows[i], total);
+    }
     run->window_count = run->args->remote.address ? FIRECTL_WINDOWS : 1;
     read_ahead(run, 0);
     if (run_tasks(run, &error) != FIRE_OK || commit(run, &error) != FIRE_OK) {

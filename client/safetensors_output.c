@@ -16,7 +16,7 @@
 
 #define NAME_TRIES_MAX 100
 #define SUFFIX_LETTERS 6
-#define FLUSH_BYTES    (32ull << 20) /* dirty bytes after which the disk is set to work */
+#define FLUSH_BYTES    (8ull << 20) /* dirty bytes after which the disk is set to work */
 
 void safetensors_target_release(struct safetensors_target *target)
 {
