@@ -295,6 +295,8 @@ void firectl_client_wait(struct fire_client *client, const struct fire_set *set,
 bool firectl_is_late(const struct firectl_args *args, double started_s);
 /* A failure that is not about one tensor: a daemon that is gone, too busy or too late, … */
 bool firectl_is_fatal(enum fire_status status);
+/* Why a tensor of a set was refused, for its row; short where the command's last words say it. */
+const char *firectl_refusal(const struct fire_set *set, const struct fire_tensor *tensor);
 /* The exit code of a failure: 64 + the gRPC code when the daemon refused, else 1. */
 enum firectl_exit firectl_refused(int code);
 

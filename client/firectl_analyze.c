@@ -55,7 +55,8 @@ static enum fire_status finish_window(struct run *run, struct firectl_window *wi
         if (window->tensors[i].error.status != FIRE_OK) {
             if (status == FIRE_OK)
                 firectl_say("%s", window->tensors[i].error.message);
-            snprintf(task->reason, sizeof(task->reason), "%s", window->tensors[i].error.message);
+            snprintf(task->reason, sizeof(task->reason), "%s",
+                     firectl_refusal(&window->set, &window->tensors[i]));
         }
         task->finished = true;
         safetensors_done_with(run->set, task->entry);

@@ -1,4 +1,6 @@
 /* firectl_client: who computes for the file commands, and waiting for it. */
+#include <string.h>
+
 #include "firectl.h"
 
 #define WAIT_S 0.1 /* how often a wait looks for signals and the deadline */
@@ -55,4 +57,11 @@ bool firectl_is_fatal(enum fire_status status)
     case FIRE_IO: return true;
     }
     return true;
+}
+
+const char *firectl_refusal(const struct fire_set *set, const struct fire_tensor *tensor)
+{
+    if (firectl_is_fatal(set->status) && strcmp(tensor->error.message, set->error.message) == 0)
+        return "not computed";
+    return tensor->error.message;
 }

@@ -122,7 +122,8 @@ static enum fire_status finish_window(struct run *run, struct firectl_window *wi
             firectl_progress_clear(&run->progress);
             if (!firectl_is_fatal(computed))
                 firectl_say("%s", tensor->error.message);
-            snprintf(task->reason, sizeof(task->reason), "%s", tensor->error.message);
+            snprintf(task->reason, sizeof(task->reason), "%s",
+                     firectl_refusal(&window->set, tensor));
             continue;
         }
         if (computed != FIRE_OK) {

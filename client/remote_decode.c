@@ -89,6 +89,12 @@ static void take_weight(struct remote_set *set, struct fire_tensor *tensor,
         fire_view_count(&tensor->shape, &tensor->options, &matrices, NULL) == FIRE_OK) {
         for (size_t i = 0; i < message->n_per_matrix && i < matrices; i++)
             take_matrix(message->per_matrix[i], &tensor->per_matrix[i]);
+        /* The daemon does not say twice what one matrix is; dormant ratios are the tensor's. */
+        if (matrices == 1 && message->n_per_matrix == 0) {
+            tensor->per_matrix[0] = tensor->result;
+            tensor->per_matrix[0].dormant_ratio = NAN;
+            tensor->per_matrix[0].gradient_dormant_ratio = NAN;
+        }
     }
     if (message->batch)
         tensor->batch =
