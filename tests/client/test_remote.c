@@ -559,6 +559,25 @@ START_TEST(threads_share_a_client)
 }
 END_TEST
 
+/* What client/examples shows works, linked against the shared library as a user's program is. */
+START_TEST(the_example_runs)
+{
+    char command[512], text[4096];
+    size_t bytes;
+    FILE *output;
+
+    snprintf(command, sizeof(command), "'%s' '%s'", EXAMPLE_PROGRAM, address);
+    output = popen(command, "r");
+    ck_assert_ptr_nonnull(output);
+    bytes = fread(text, 1, sizeof(text) - 1, output);
+    text[bytes] = '\0';
+    ck_assert_int_eq(pclose(output), 0);
+    ck_assert_ptr_nonnull(strstr(text, "fc.weight: DfI"));
+    ck_assert_ptr_nonnull(strstr(text, "head.weight: DfI"));
+    ck_assert_ptr_nonnull(strstr(text, "step is now 0"));
+}
+END_TEST
+
 /* A cancelled set ends soon, and its memory is the caller's again. */
 START_TEST(a_set_can_be_cancelled)
 {
@@ -774,6 +793,7 @@ int main(void)
     tcase_add_test(sets, a_stream_of_many_tensors_is_paced);
     tcase_add_test(sets, sets_run_side_by_side_and_call_back);
     tcase_add_test(sets, threads_share_a_client);
+    tcase_add_test(sets, the_example_runs);
     tcase_add_test(ends, a_set_can_be_cancelled);
     tcase_add_test(ends, closing_ends_what_runs);
     tcase_add_test(ends, a_deadline_ends_a_set);
