@@ -277,14 +277,14 @@ void remote_items_restart(struct remote_set *set)
 
 static void slice_done(void *data)
 {
-    atomic_fetch_sub_explicit((_Atomic uint32_t *)data, 1, memory_order_release);
+    atomic_fetch_sub_explicit((_Atomic uint32_t *)data, 1, memory_order_acq_rel);
 }
 
 grpc_slice remote_slice(struct remote_set *set, const void *bytes, size_t count)
 {
     if (count == 0)
         return grpc_empty_slice();
-    atomic_fetch_add_explicit(&set->slices, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&set->slices, 1, memory_order_release);
     /* Core does not write to what it sends. */
     return grpc_slice_new_with_user_data((void *)(uintptr_t)bytes, count, slice_done, &set->slices);
 }

@@ -483,6 +483,46 @@ static void format_split(const struct option *option, const struct fire_options 
         append(text, text_bytes, ",%" PRIu64, options->split_sizes[i]);
 }
 
+/* Numbers of blocks, or "none". */
+static bool parse_split_skip(const struct option *option, struct fire_options *options,
+                             const char *text)
+{
+    uint64_t blocks = 0;
+    uint64_t block;
+
+    (void)option;
+    if (strcmp(text, "none") == 0) {
+        options->split_skip = 0;
+        return true;
+    }
+    for (;; text++) {
+        if (!read_count(&text, &block) || block >= FIRE_SPLIT_MAX)
+            return false;
+        blocks |= 1ull << block;
+        if (*text == '\0')
+            break;
+        if (*text != ',')
+            return false;
+    }
+    options->split_skip = blocks;
+    return true;
+}
+
+static void format_split_skip(const struct option *option, const struct fire_options *options,
+                              char *text, size_t text_bytes)
+{
+    const char *comma = "";
+
+    (void)option;
+    snprintf(text, text_bytes, "%s", options->split_skip ? "" : "none");
+    for (uint32_t i = 0; i < FIRE_SPLIT_MAX; i++) {
+        if (!(options->split_skip >> i & 1))
+            continue;
+        append(text, text_bytes, "%s%" PRIu32, comma, i);
+        comma = ",";
+    }
+}
+
 /* --- the table -------------------------------------------------------------------------------- */
 
 #define NAMES(...)                                                                                 \
@@ -549,6 +589,9 @@ static const struct option table[] = {
         "a count from 1 to " TEXT_OF(FIRE_SPLIT_MAX) ", or sizes a,b,c that add up to the rows",
         "blocks of output rows that are matrices of their own: 3 for a fused qkv" },
       parse_split, format_split, 0, 0, 0, NULL },
+    { { "split_skip", "none, or numbers a,b,c of blocks from 0",
+        "blocks of a split that are left alone: 2 for the value rows of a fused qkv" },
+      parse_split_skip, format_split_skip, 0, 0, 0, NULL },
     { { "stack", "a count from 0 to " TEXT_OF(FIRE_STACK_MAX),
         "leading axes that count matrices: experts, ensembles" },
       parse_count, format_count, AT(stack), 0, FIRE_STACK_MAX, NULL },

@@ -167,15 +167,17 @@ static void *random_bytes(enum fire_dtype dtype, uint64_t elements, uint64_t see
 }
 
 static void tensor_make(struct fire_tensor *tensor, const char *name, enum fire_dtype dtype,
-                        uint64_t rows, uint64_t cols, const char *pair)
+                        uint64_t rows, uint64_t cols, const char *pairs)
 {
+    char text[256];
     uint64_t seed = rows * 1000 + cols;
 
     *tensor = (struct fire_tensor){ .name = name, .dtype = dtype, .shape = { 2, { rows, cols } } };
     for (const char *letter = name; letter && *letter; letter++)
         seed = 31 * seed + (unsigned char)*letter;
     ck_assert_int_eq(fire_options_preset(&tensor->options, "fire", NULL), FIRE_OK);
-    if (pair)
+    snprintf(text, sizeof(text), "%s", pairs ? pairs : "");
+    for (char *rest = text, *pair = strsep(&rest, " "); pair && *pair; pair = strsep(&rest, " "))
         ck_assert_int_eq(fire_options_set_pair(&tensor->options, pair, NULL), FIRE_OK);
     tensor->data = random_bytes(dtype, rows * cols, seed);
     tensor->out = malloc(bytes_of(tensor));
@@ -250,7 +252,7 @@ static const struct {
     const char *name;
     enum fire_dtype dtype;
     uint64_t rows, cols;
-    const char *pair;
+    const char *pairs;
 } kinds[] = {
     { "tall", FIRE_F32, 96, 64, NULL },
     { "wide", FIRE_F32, 48, 130, NULL },
@@ -259,6 +261,7 @@ static const struct {
     { "f16", FIRE_F16, 96, 32, NULL },
     { "in first", FIRE_F32, 64, 192, "layout=in_out" },
     { "qkv", FIRE_F32, 192, 64, "split=3" },
+    { "query and key", FIRE_F32, 192, 64, "split=3 split_skip=2" },
     { "unequal qkv", FIRE_F32, 128, 64, "split=64,32,32" },
     { "counted steps", FIRE_F32, 64, 64, "steps=3" },
     { "other scale", FIRE_F32, 64, 64, "scale=std:0.02" },
@@ -273,7 +276,7 @@ static void make_kinds(struct fire_tensor *tensors)
 {
     for (size_t i = 0; i < KINDS; i++)
         tensor_make(&tensors[i], kinds[i].name, kinds[i].dtype, kinds[i].rows, kinds[i].cols,
-                    kinds[i].pair);
+                    kinds[i].pairs);
 }
 
 START_TEST(a_set_gets_the_bytes_and_numbers_of_a_local_client)

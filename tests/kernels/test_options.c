@@ -46,6 +46,7 @@ START_TEST(every_promised_key_exists)
         "seed",         "max_steps",
         "state_policy", "gradient_dormant_tau",
         "dormant_tau",  "state_scope",
+        "split_skip",
     };
 
     ck_assert_uint_eq(fire_option_key_count(), sizeof(keys) / sizeof(keys[0]));
@@ -120,6 +121,7 @@ START_TEST(what_presets_share_has_the_promised_defaults)
         { "variance", "1", "1" },
         { "conv", "tap", "tap" },
         { "split", "1", "1" },
+        { "split_skip", "none", "none" },
         { "stack", "0", "0" },
         { "blend", "1", "1" },
         { "compute", "f32", "f32" },
@@ -217,6 +219,9 @@ static const struct {
     { "split", "3", NULL },
     { "split", "64", NULL },
     { "split", "2048,512,512", NULL },
+    { "split_skip", "none", NULL },
+    { "split_skip", "2", NULL },
+    { "split_skip", "63,0", "0,63" },
     { "stack", "6", NULL },
     { "blend", "0", NULL },
     { "blend", "1.", "1" },
