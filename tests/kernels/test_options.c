@@ -303,6 +303,10 @@ static const struct {
     const char *words; /* in the message */
 } bad[] = {
     { "normalize", "", "schatten" },
+    { "split_skip", "", "none" },
+    { "split_skip", "64", "none" },
+    { "split_skip", "1,", "none" },
+    { "split_skip", "1,none", "none" },
     { "normalize", "Frobenius", "frobenius" },
     { "normalize", "frobenius ", "frobenius" },
     { "polynomial", "custom", "custom:a,b,c" },
