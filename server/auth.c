@@ -324,6 +324,7 @@ static enum fire_status parse(const char *name, const char *yaml, size_t bytes, 
     free(known);
     if (status != FIRE_OK) {
         auth_close(auth);
+        yaml_file_one_line(error);
         return status;
     }
     *out = auth;

@@ -12,6 +12,7 @@
 #include "config_file.h"
 #include "config_options.h"
 #include "options.h"
+#include "utf8.h"
 
 #define FLAGS_MAX    256u /* on one command line */
 #define ORIGIN_BYTES 256
@@ -173,6 +174,7 @@ static enum fire_status parse_flags(struct config_source *source, struct flags *
         return FIRE_OK;
     if (result == ENOMEM)
         return fire_fail_memory(error, sizeof(*table));
+    utf8_make_printable(flags->mistake); /* it quotes what was typed */
     return fire_fail(error, FIRE_BAD_REQUEST, "flags", "%s",
                      flags->mistake[0] ? flags->mistake
                                        : "the flags are not understood; fired --help lists them");

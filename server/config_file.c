@@ -268,5 +268,7 @@ enum fire_status config_file_apply_tenants(const struct config_file *file, struc
         }
         config->tenant_count = i + 1;
     }
+    if (status != FIRE_OK)
+        yaml_file_one_line(error);
     return status;
 }

@@ -87,6 +87,9 @@ FIRE_NODISCARD enum fire_status config_find_dirs(struct config *config, struct f
 FIRE_NODISCARD enum fire_status config_find_rest(struct config *config, struct fire_error *error);
 uint64_t config_machine_bytes(void); /* of memory, or of the cgroup if that is less */
 
+/* config_print.c: what --print-config shows. */
+void config_write(const struct config *config, FILE *file);
+
 /* config_print.c: deploy/fired.yaml, every setting as a comment with its default. */
 void config_print_example(FILE *file);
 

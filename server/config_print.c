@@ -27,7 +27,7 @@ static void print_tenants(const struct config *config, FILE *file)
     }
 }
 
-void config_print(const struct config *config)
+void config_write(const struct config *config, FILE *file)
 {
     for (size_t i = 0; i < config_option_count; i++) {
         const struct config_option *option = &config_options[i];
@@ -35,12 +35,17 @@ void config_print(const struct config *config)
 
         config_origin(config, i, origin, sizeof(origin));
         config_option_allowed(option, allowed, sizeof(allowed));
-        printf("%s# %s%s%s\n# from: %s\n%s: ", i ? "\n" : "", option->meaning,
-               allowed[0] ? "; " : "", allowed, origin, option->name);
-        config_option_write(option, config, stdout);
-        putchar('\n');
+        fprintf(file, "%s# %s%s%s\n# from: %s\n%s: ", i ? "\n" : "", option->meaning,
+                allowed[0] ? "; " : "", allowed, origin, option->name);
+        config_option_write(option, config, file);
+        fputc('\n', file);
     }
-    print_tenants(config, stdout);
+    print_tenants(config, file);
+}
+
+void config_print(const struct config *config)
+{
+    config_write(config, stdout);
     fflush(stdout);
 }
 

@@ -43,4 +43,18 @@ static inline bool utf8_is_control(const char *bytes, size_t count)
     return count == 2 && text[0] == 0xc2 && text[1] < 0xa0;
 }
 
+/* Puts a question mark for every byte that is not UTF-8 or belongs to a control, so that a message
+ * stays one line whatever it quotes. */
+static inline void utf8_make_printable(char *text)
+{
+    while (*text) {
+        const size_t bytes = utf8_bytes(text);
+
+        if (bytes == 0 || utf8_is_control(text, bytes))
+            for (size_t i = 0; i < (bytes ? bytes : 1); i++)
+                text[i] = '?';
+        text += bytes ? bytes : 1;
+    }
+}
+
 #endif

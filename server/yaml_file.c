@@ -179,17 +179,10 @@ static void write_place(const char *name, uint32_t line, char place[MESSAGE_BYTE
         snprintf(place, MESSAGE_BYTES, "%.200s", name);
 }
 
-/* Messages are one line of text, whatever the key in them was made of. */
-static void make_printable(char *text)
+void yaml_file_one_line(struct fire_error *error)
 {
-    while (*text) {
-        const size_t bytes = utf8_bytes(text);
-
-        if (bytes == 0 || utf8_is_control(text, bytes))
-            for (size_t i = 0; i < (bytes ? bytes : 1); i++)
-                text[i] = '?';
-        text += bytes ? bytes : 1;
-    }
+    if (error)
+        utf8_make_printable(error->message);
 }
 
 /* libcyaml's words for kinds of values, in ours. */
@@ -232,8 +225,8 @@ static enum fire_status fail_report(const char *name, const char *text, size_t b
 
     if (result == CYAML_ERR_OOM)
         return fire_fail_memory(error, bytes);
-    make_printable(report->message);
-    make_printable(report->field);
+    utf8_make_printable(report->message);
+    utf8_make_printable(report->field);
     if (result == CYAML_ERR_INVALID_KEY &&
         strncmp(report->message, "Unexpected key: ", strlen("Unexpected key: ")) == 0)
         return fail_key(name, text, bytes, schema, report, error);

@@ -24,6 +24,10 @@ FIRE_NODISCARD enum fire_status yaml_file_load(const char *name, const char *tex
                                                struct fire_error *error);
 void yaml_file_free(const struct cyaml_schema_value *schema, void *data); /* NULL is allowed */
 
+/* Makes the message printable: one that quotes a file's text could hold any byte. NULL is allowed.
+ */
+void yaml_file_one_line(struct fire_error *error);
+
 /* The first line, counted from 1, at or after `from` that has `key` followed by a colon; 0: none.
  * For messages: text inside a longer value may be found too. */
 uint32_t yaml_file_line(const char *text, size_t bytes, uint32_t from, const char *key);

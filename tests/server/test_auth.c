@@ -188,6 +188,8 @@ static const struct {
     { "tokens:\n" TOKEN("a", "x", HASH, "\"**\""), "no method \"**\"" },
     { "tokens:\n" TOKEN("a", "x", HASH, ""), "allow" },
     { "tokens:\n" TOKEN("a", "\"x y\"", HASH, "\"*\""), "tenant \"x y\" must be" },
+    { "tokens:\n" TOKEN("a", "\"x\n\n  y\"", HASH, "\"*\""),
+      "tenant \"x?y\" must be" }, /* by fuzzing */
     { "tokens:\n" TOKEN("a", "x", "plain-token", "\"*\""), "as fired --hash-token prints it" },
     { "tokens:\n" TOKEN("a", "x", "md5:00:00", "\"*\""), "as fired --hash-token prints it" },
     { "tokens:\n" TOKEN("a", "x",
