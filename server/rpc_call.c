@@ -41,6 +41,8 @@ struct rpc_call {
     const struct rpc_method *method; /* NULL: nobody's */
     grpc_call *core;
     struct tenant *tenant; /* NULL: refused before it was known */
+    struct rpc_call *next; /* in the list of those admitted */
+    struct rpc_call *previous;
     uint64_t id;
     uint64_t started_ns;
     uint64_t deadline_ns;
@@ -670,6 +672,35 @@ static bool kind_is_stream(enum rpc_kind kind)
     return kind == RPC_STREAM || kind == RPC_SERVER_STREAM;
 }
 
+static void list_add(struct rpc_call *call)
+{
+    struct rpc_call **first = rpc_server_first_call(call->rpc);
+
+    call->next = *first;
+    if (call->next)
+        call->next->previous = call;
+    *first = call;
+}
+
+static void list_remove(struct rpc_call *call)
+{
+    if (call->next)
+        call->next->previous = call->previous;
+    if (call->previous)
+        call->previous->next = call->next;
+    else
+        *rpc_server_first_call(call->rpc) = call->next;
+}
+
+/* Ending a call does not free it at once: its timer keeps it until a later turn of the loop. */
+void rpc_calls_drain(struct rpc_call *calls)
+{
+    for (struct rpc_call *call = calls; call; call = call->next) {
+        if (!call->over && call->method->draining)
+            call->method->draining(call);
+    }
+}
+
 /* Counts the call in and hands it to its method. */
 static void call_begin(struct rpc_call *call, grpc_byte_buffer *payload)
 {
@@ -681,6 +712,7 @@ static void call_begin(struct rpc_call *call, grpc_byte_buffer *payload)
     if (kind_is_stream(method->kind))
         call->tenant->streams++;
     rpc_server_call_admitted(call->rpc);
+    list_add(call);
 
     uv_timer_init(&call->server->loop, &call->timer);
     call->timer.data = call;
@@ -815,6 +847,7 @@ static void call_free(struct rpc_call *call)
         call->finished_ns = clock_now_ns();
     call_log(call);
     if (admitted) {
+        list_remove(call);
         FIRE_ASSERT(call->tenant->calls > 0);
         call->tenant->calls--;
         if (kind_is_stream(call->method->kind)) {

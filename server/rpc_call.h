@@ -49,6 +49,8 @@ struct rpc_method {
     void (*sent)(struct rpc_call *call);
     /* The call is over without our doing: FIRE_CANCELLED or FIRE_TOO_LATE. Drop the work. */
     void (*ended)(struct rpc_call *call, enum fire_status why);
+    /* The daemon begins to go down. What is idle should end the call now. NULL: nothing to do. */
+    void (*draining)(struct rpc_call *call);
     /* The last reference is gone. */
     void (*release)(struct rpc_call *call);
 };

@@ -33,6 +33,9 @@ struct rpc_arrival {
  * array of `metadata`. */
 void rpc_call_accept(struct rpc_server *rpc, const struct rpc_arrival *arrival);
 
+/* rpc_call.c: tells each call's method that the daemon begins to go down. `calls` is the list below. */
+void rpc_calls_drain(struct rpc_call *calls);
+
 /* rpc_admit.c: whether a call may begin. On FIRE_OK `tenant` is set and nothing is counted yet; else
  * `failure` and `error` say why. `tenant` may be set in that case too: it is whom to count the
  * refusal for. */
@@ -62,6 +65,7 @@ FIRE_NODISCARD enum fire_status rpc_server_open_methods(struct server *server,
                                                         struct fire_error *error);
 struct server *rpc_server_owner(struct rpc_server *rpc);
 struct rpc_health *rpc_server_health(struct rpc_server *rpc);
+struct rpc_call **rpc_server_first_call(struct rpc_server *rpc); /* the list of those admitted */
 bool rpc_server_draining(const struct rpc_server *rpc);
 uint64_t rpc_server_next_id(struct rpc_server *rpc);
 /* A call object exists; it is gone. `admitted`: it counts as a call. */

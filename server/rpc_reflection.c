@@ -349,6 +349,17 @@ static grpc_byte_buffer *question_answer(const reflection_request *request)
 
 /* --- the method --- */
 
+static void reflection_end(struct rpc_call *call)
+{
+    struct fire_error error;
+
+    rpc_call_finish(call,
+                    fire_fail(&error, FIRE_DRAINING, NULL,
+                              "this daemon is going down; ask another replica, or again when it "
+                              "is back"),
+                    &error, NULL);
+}
+
 static void reflection_listen(struct rpc_call *call)
 {
     struct fire_error error;
@@ -389,6 +400,7 @@ const struct rpc_method rpc_reflection_method = {
     .start = reflection_listen,
     .message = reflection_message,
     .sent = reflection_listen,
+    .draining = reflection_end,
 };
 
 const struct rpc_method rpc_reflection_alpha_method = {
@@ -398,4 +410,5 @@ const struct rpc_method rpc_reflection_alpha_method = {
     .start = reflection_listen,
     .message = reflection_message,
     .sent = reflection_listen,
+    .draining = reflection_end,
 };

@@ -81,6 +81,7 @@ struct rpc_server {
     uint64_t calls_total;
     uint64_t last_id;
     struct rpc_health health;
+    struct rpc_call *first_call;
 
     uv_async_t wake;
     uv_timer_t limit;
@@ -116,6 +117,11 @@ struct server *rpc_server_owner(struct rpc_server *rpc)
 struct rpc_health *rpc_server_health(struct rpc_server *rpc)
 {
     return &rpc->health;
+}
+
+struct rpc_call **rpc_server_first_call(struct rpc_server *rpc)
+{
+    return &rpc->first_call;
 }
 
 bool rpc_server_draining(const struct rpc_server *rpc)
@@ -295,6 +301,7 @@ void rpc_server_drain(struct rpc_server *rpc, uint32_t limit_ms, void (*drained)
         rpc->drain_at_ns = CLOCK_NEVER_NS;
         rpc_health_set(&rpc->health, false);
         rpc_health_end(&rpc->health);
+        rpc_calls_drain(rpc->first_call);
         grpc_server_shutdown_and_notify(rpc->core, rpc->queue, &rpc->shutdown_tag);
     }
     if (at_ns < rpc->drain_at_ns) {
