@@ -216,6 +216,8 @@ static void on_signal(uv_signal_t *handle, int number)
 {
     struct life *life = handle->data;
 
+    if (!life->server->rpc)
+        return; /* nothing is left to drain or to reload: the last parts are being closed */
     if (number == SIGHUP)
         server_reload(life->server);
     else
