@@ -483,7 +483,7 @@ enum fire_status auth_check(const struct auth *auth, const struct auth_caller *c
 enum fire_status auth_hash_token(const char *token, size_t token_bytes, char *text,
                                  size_t text_bytes, struct fire_error *error)
 {
-    const size_t prefix = strlen(HASH_PREFIX);
+    char digest_text[2 * DIGEST_BYTES + 1], salt_text[2 * SALT_BYTES + 1];
     unsigned char digest[DIGEST_BYTES], salt[SALT_BYTES];
     EVP_MD_CTX *context;
     bool hashed;
@@ -506,9 +506,8 @@ enum fire_status auth_hash_token(const char *token, size_t token_bytes, char *te
     if (!hashed)
         return fire_fail(error, FIRE_IO, "token",
                          "libcrypto gives no random bytes or no SHA-256; check its installation");
-    memcpy(text, HASH_PREFIX, prefix);
-    write_hex(salt, SALT_BYTES, text + prefix);
-    text[prefix + (size_t)2 * SALT_BYTES] = ':';
-    write_hex(digest, DIGEST_BYTES, text + prefix + (size_t)2 * SALT_BYTES + 1);
+    write_hex(salt, SALT_BYTES, salt_text);
+    write_hex(digest, DIGEST_BYTES, digest_text);
+    snprintf(text, text_bytes, HASH_PREFIX "%s:%s", salt_text, digest_text);
     return FIRE_OK;
 }

@@ -64,14 +64,17 @@ void log_write(enum log_level level, const char *event, const struct log_field *
 size_t log_line(enum log_format format, enum log_level level, const char *event,
                 const struct log_field *fields, char *text, size_t text_bytes);
 
+/* The fields begin at 1: something must stand before the comma that GNU's ## takes away when there
+ * are none. */
 #define log_at(level, event, ...)                                                                  \
     ((level) <= log_get_level()                                                                    \
          ? log_write((level), (event),                                                             \
-                     (const struct log_field[]){ __VA_ARGS__ __VA_OPT__(, ){ .kind = LOG_END } })  \
+                     &(const struct log_field[]){                                                  \
+                         { .kind = LOG_END }, ##__VA_ARGS__, { .kind = LOG_END } }[1])             \
          : (void)0)
-#define log_error(event, ...) log_at(LOG_ERROR, event, __VA_ARGS__)
-#define log_warn(event, ...)  log_at(LOG_WARN, event, __VA_ARGS__)
-#define log_info(event, ...)  log_at(LOG_INFO, event, __VA_ARGS__)
-#define log_debug(event, ...) log_at(LOG_DEBUG, event, __VA_ARGS__)
+#define log_error(event, ...) log_at(LOG_ERROR, event, ##__VA_ARGS__)
+#define log_warn(event, ...)  log_at(LOG_WARN, event, ##__VA_ARGS__)
+#define log_info(event, ...)  log_at(LOG_INFO, event, ##__VA_ARGS__)
+#define log_debug(event, ...) log_at(LOG_DEBUG, event, ##__VA_ARGS__)
 
 #endif
