@@ -7,9 +7,10 @@
  * Slots are calls asked of core in advance, SLOTS_PER_METHOD for each method and as many for calls
  * that are nobody's; each is asked for again in the event that fills it.
  *
- * The end, in this order: health says so and watchers end; core takes no new calls; what runs goes
- * on until the limit, then is cancelled; when core has returned the shutdown tag the server is
- * destroyed; when no call object and no slot is left, the queue is shut down and the pump joined.
+ * The end, in this order: health says so and watchers end; new calls are refused, with UNAVAILABLE
+ * by us, since core would answer CANCELLED; what runs goes on until the limit, then is cancelled;
+ * when nothing runs and callers have gone quiet core is shut down; when it has returned the tag the
+ * server is destroyed; when no call object and no slot is left, the queue is shut down and the pump joined.
  * Starting a batch after that would abort the process, hence the count of call objects.
  *
  * Invariants:
@@ -43,6 +44,8 @@
 #define KEEPALIVE_TIMEOUT_MS 20000
 #define STREAMS_MIN          128u /* of one connection */
 #define SHUTDOWN_WAIT_MS     250
+#define QUIET_MS             25u  /* without an arrival, before core is shut down */
+#define QUIET_MS_MAX         500u /* of waiting for that */
 
 static const struct rpc_method *const methods_served[] = {
     &rpc_reinit_method,         &rpc_analyze_method,          &rpc_reinit_stream_method,
@@ -85,6 +88,7 @@ struct rpc_server {
 
     uv_async_t wake;
     uv_timer_t limit;
+    uv_timer_t quiet;
     uint32_t handles; /* open ones */
     uv_thread_t pump;
 
@@ -96,9 +100,12 @@ struct rpc_server {
 
     struct rpc_tag shutdown_tag;
     bool draining;
+    bool shutting;  /* core was told to shut down */
     bool shut_down; /* core has returned the tag */
     bool drained;   /* and the callback has been called */
     uint64_t drain_at_ns;
+    uint64_t arrived_ns; /* the last arrival while draining */
+    uint64_t idle_ns;    /* since when nothing runs while draining; 0: something does */
     void (*on_drained)(void *data);
     void *drained_data;
     void (*on_closed)(void *data);
@@ -237,6 +244,7 @@ static void drained_check(struct rpc_server *rpc)
         return;
     rpc->drained = true;
     uv_timer_stop(&rpc->limit);
+    uv_timer_stop(&rpc->quiet);
     if (rpc->on_drained)
         rpc->on_drained(rpc->drained_data);
 }
@@ -277,10 +285,37 @@ static void on_shutdown(struct rpc_tag *tag, bool ok)
     drained_check(rpc);
 }
 
+static void core_shut_down(struct rpc_server *rpc)
+{
+    if (rpc->shutting)
+        return;
+    rpc->shutting = true;
+    uv_timer_stop(&rpc->quiet);
+    grpc_server_shutdown_and_notify(rpc->core, rpc->queue, &rpc->shutdown_tag);
+}
+
+/* Nothing runs and nobody has called for a moment: whoever had a call on its way has its answer. */
+static void on_quiet(uv_timer_t *timer)
+{
+    struct rpc_server *rpc = timer->data;
+    const uint64_t now_ns = clock_now_ns();
+
+    if (rpc->calls > 0) {
+        rpc->idle_ns = 0;
+        return;
+    }
+    if (rpc->idle_ns == 0)
+        rpc->idle_ns = now_ns;
+    if (now_ns - rpc->arrived_ns >= QUIET_MS * CLOCK_NS_PER_MS ||
+        now_ns - rpc->idle_ns >= QUIET_MS_MAX * CLOCK_NS_PER_MS)
+        core_shut_down(rpc);
+}
+
 static void on_limit(uv_timer_t *timer)
 {
     struct rpc_server *rpc = timer->data;
 
+    core_shut_down(rpc);
     if (!rpc->core)
         return;
     log_warn("drain_limit", LOG_U64("calls_cancelled", rpc->calls));
@@ -302,7 +337,7 @@ void rpc_server_drain(struct rpc_server *rpc, uint32_t limit_ms, void (*drained)
         rpc_health_set(&rpc->health, false);
         rpc_health_end(&rpc->health);
         rpc_calls_drain(rpc->first_call);
-        grpc_server_shutdown_and_notify(rpc->core, rpc->queue, &rpc->shutdown_tag);
+        uv_timer_start(&rpc->quiet, on_quiet, 0, QUIET_MS);
     }
     if (at_ns < rpc->drain_at_ns) {
         rpc->drain_at_ns = at_ns;
@@ -353,6 +388,7 @@ static void rpc_server_end(struct rpc_server *rpc)
     }
     uv_close((uv_handle_t *)&rpc->wake, on_handle_closed);
     uv_close((uv_handle_t *)&rpc->limit, on_handle_closed);
+    uv_close((uv_handle_t *)&rpc->quiet, on_handle_closed);
 }
 
 void rpc_server_close(struct rpc_server *rpc, void (*closed)(void *data), void *data)
@@ -424,7 +460,9 @@ static void on_arrival(struct rpc_tag *tag, bool ok)
     };
     rpc_call_accept(rpc, &arrival);
     slot->metadata.count = 0; /* the elements went with the call */
-    if (!rpc->draining)
+    if (rpc->draining)
+        rpc->arrived_ns = clock_now_ns();
+    if (!rpc->shutting)
         slot_arm(slot);
 }
 
@@ -531,7 +569,9 @@ static enum fire_status threads_start(struct rpc_server *rpc, struct fire_error 
     rpc->wake.data = rpc;
     uv_timer_init(&rpc->server->loop, &rpc->limit);
     rpc->limit.data = rpc;
-    rpc->handles = 2;
+    uv_timer_init(&rpc->server->loop, &rpc->quiet);
+    rpc->quiet.data = rpc;
+    rpc->handles = 3;
 
     result = uv_thread_create(&rpc->pump, pump_run, rpc);
     if (result != 0)
