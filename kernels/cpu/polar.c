@@ -30,11 +30,12 @@
 #define ITERATIONS_MAX      40u
 #define LOWER_F32           0.01 /* least l of a step in f32 */
 #define LOWER_WIDE          1e-6 /* l of the first step of a WIDE or HARD start */
-#define LOWER_NEAR_MIN      3e-5 /* and of a NEAR one: NEAR_SHARE / cols, within these */
+#define LOWER_NEAR_MIN      3e-5 /* and of a NEAR one: NEAR_SHARE / cols, within these … */
 #define LOWER_NEAR_MAX      3e-3
 #define NEAR_SHARE          0.07
-#define NEAR_SHARE_SMALL    0.05 /* … where a step more costs more than a lower l */
-#define NEAR_SMALL_SIDE     96u
+#define NEAR_SMALL_SIDE     384u /* … and up to this side NEAR_SHARE_SMALL / cols, at least */
+#define NEAR_SHARE_SMALL    0.05
+#define LOWER_NEAR_SMALL    5e-4   /* … what two more steps can finish */
 #define LOWER_FAST          3e-4   /* l of the first step when only the DfI counts */
 #define KNOWN_LOWER         0.2    /* a first estimate for a square x below this may as well be 0 */
 #define MIXED_ERROR         1.1e-5 /* estimated, of the polar factor, that a DM step may cause */
@@ -47,6 +48,7 @@
 #define LONG_ASPECT         1.5
 #define SMALL_SIDE          320u /* below, a Lanczos run costs more than it saves */
 #define TINY_SIDE           24u  /* below, f64 throughout costs nothing */
+#define BOUND_ROOM          1e-6 /* for rounding in a bound that leaves none */
 #define CERTIFIED_SHARE     0.25 /* of the target a proven bound must reach: room for rounding */
 
 enum start { START_NEAR, START_WIDE, START_HARD };
@@ -189,18 +191,32 @@ static void swap(void **a, void **b)
     *b = other;
 }
 
-/* The step that the normalised G in space->g asks for, into `step`, full. `*last` says
- * whether it is proven to be the last one. FIRE_TOO_LATE: after `done` steps the DfI shows singular
- * values far below what was expected, which this side cannot treat accurately. */
-static enum fire_status gram_step(struct polar *polar, double *lower, uint32_t done, void *step,
-                                  bool *last)
+/* sqrt(DfI) of the normalised G in space->g. */
+static double gram_distance(const struct polar *polar)
+{
+    const struct polar_space *space = polar->space;
+    double dfi, square, trace;
+
+    crew_ops(polar->crew, polar->dtype)
+        ->sums(space->g, space->ld, space->cols, 1, &dfi, &square, &trace);
+    return sqrt(fmax(dfi - polar->rank_defect, 0));
+}
+
+/* Whether nothing is left to do: the steps so far did more than they promised. This e is measured,
+ * not a bound, but on a G that has only been carried along. */
+static bool is_enough(const struct polar *polar, double e)
+{
+    return e * e <= fmin(goal_of(polar->plan), CERTIFIED_SHARE * polar->plan->target);
+}
+
+/* What a Gram side that is `e` from the identity after `done` steps asks for, into `step`, full.
+ * `*last` says whether it is proven to be the last one. FIRE_TOO_LATE: e shows singular values far
+ * below what was expected, which this side cannot treat accurately. */
+static enum fire_status gram_step(struct polar *polar, double e, uint32_t done, double *lower,
+                                  void *step, bool *last)
 {
     struct polar_space *space = polar->space;
     const struct engine_ops *ops = crew_ops(polar->crew, polar->dtype);
-    double dfi, square, trace;
-
-    ops->sums(space->g, space->ld, space->cols, 1, &dfi, &square, &trace);
-    const double e = sqrt(fmax(dfi - polar->rank_defect, 0));
 
     polar->steps++;
     if (e < 1 && finishes(polar, after_t3(e))) {
@@ -213,6 +229,8 @@ static enum fire_status gram_step(struct polar *polar, double *lower, uint32_t d
     if (done >= GRAM_STEPS_EXPECTED && e >= GRAM_LATE)
         return FIRE_TOO_LATE;
     *last = e < 1 && finishes(polar, after_halley(e));
+    if (done >= GRAM_STEPS_EXPECTED) /* what was expected of the least one has not come true */
+        *lower = fmin(*lower, sqrt(1 - e));
     const struct weights w = weights_for(*last ? 1 : *lower);
 
     polar_note(polar, *last ? "H" : "D");
@@ -239,7 +257,12 @@ static enum fire_status finish_on_gram_side(struct polar *polar, const struct kn
         ops->affine(space->g, space->ld, n, 1 / known->upper_square, 0);
     polar_note(polar, "gram(");
     for (uint32_t i = 0; i < GRAM_STEPS_MAX && !last; i++) {
-        const enum fire_status status = gram_step(polar, &lower, i, step, &last);
+        const double e = gram_distance(polar);
+
+        last = i > 0 && is_enough(polar, e);
+        if (last)
+            break;
+        const enum fire_status status = gram_step(polar, e, i, &lower, step, &last);
 
         if (status != FIRE_OK)
             return status;
@@ -314,6 +337,15 @@ static bool looks(const struct polar *polar, const struct attempt *attempt)
            attempt->start != START_HARD;
 }
 
+/* A bound on the largest eigenvalue of an n x n G with that sum of squares and trace: mean and
+ * deviation of the eigenvalues allow no more. */
+static double largest_at_most(uint32_t n, double square, double trace)
+{
+    const double mean = trace / n, variance = fmax(square / n - mean * mean, 0);
+
+    return fmin(sqrt(square), (mean + sqrt(variance * (n - 1))) * (1 + BOUND_ROOM));
+}
+
 /* The scale of the first G. A nearly isometric x is divided by the factor that brings G closest to
  * I; any other by an upper bound of its largest singular value. */
 static void first_look(struct polar *polar, struct attempt *attempt)
@@ -328,7 +360,7 @@ static void first_look(struct polar *polar, struct attempt *attempt)
     if (space->cols - trace * trace / square < 0.5)
         attempt->known.upper_square = square / trace;
     else
-        attempt->known.upper_square = sqrt(square);
+        attempt->known.upper_square = largest_at_most(space->cols, square, trace);
 }
 
 /* Squares mostly need f64 for their first step; long matrices mostly do not. */
@@ -396,7 +428,8 @@ static double product_error(struct polar *polar, const struct knowledge *known, 
 static enum verdict step_near(struct polar *polar, struct attempt *attempt)
 {
     const uint32_t cols = polar->space->cols;
-    const double share = (cols >= NEAR_SMALL_SIDE ? NEAR_SHARE : NEAR_SHARE_SMALL) / cols;
+    const double share = cols > NEAR_SMALL_SIDE ? NEAR_SHARE / cols
+                                                : fmax(NEAR_SHARE_SMALL / cols, LOWER_NEAR_SMALL);
     const double lower = fmin(fmax(share, LOWER_NEAR_MIN), LOWER_NEAR_MAX);
     const struct weights w = weights_for(lower);
     struct knowledge *known = &attempt->known;

@@ -442,7 +442,7 @@ static void run_slot(const char *path, const struct fire_plan *plan, float *slot
     ck_assert_int_eq(isa_choose(path, &engines, reason, sizeof(reason)), FIRE_OK);
     scratch = aligned_alloc(64, (dense_scratch_bytes(engines.exact, plan->cols) + 63) / 64 * 64);
     ck_assert_ptr_nonnull(scratch);
-    slot_run(&(struct crew){ engines.exact, NULL, &scratch, 0 }, plan, &space, &one);
+    slot_run(&(struct crew){ .engine = engines.exact, .scratch = &scratch }, plan, &space, &one);
     polar_space_release(&space);
     free(scratch);
 }
