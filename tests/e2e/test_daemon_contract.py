@@ -381,6 +381,7 @@ def test_status_tells_what_was_done(daemon):
     before = daemon.status()
     daemon.reinit.Reinit(request({"w": gaussian(56, 44)}), timeout=WAIT_S,
                          metadata=[("x-fired-tenant", "alice")])
+    daemon.wait_idle()  # an answer is read before its call is over on the other side
     after = daemon.status()
     assert after.version and after.uptime_seconds >= before.uptime_seconds > 0
     assert not after.draining and daemon.address in after.addresses

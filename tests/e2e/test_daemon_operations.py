@@ -477,7 +477,7 @@ def test_firectl_says_what_to_do_when_nobody_answers(tmp_path):
         assert done.returncode in (1, 2) and done.stderr and not done.stdout, words
 
 
-def test_firectl_health_of_a_daemon_that_drains(start):
+def test_a_daemon_that_drains_says_so_and_refuses_new_work(start):
     one = start()
     feed = Feed()
     answers = one.reinit.ReinitStream(iter(feed), timeout=WAIT_S)
@@ -486,8 +486,11 @@ def test_firectl_health_of_a_daemon_that_drains(start):
     said = json.loads(firectl("drain", "--json", "--addr", one.address).stdout)
     assert said["calls"] >= 1
     assert one.wait_event("draining")
-    # Health is answered to the end where the connection is old; a new one finds nobody.
+    assert firectl("health", "--addr", one.address, code=1).stdout == "NOT_SERVING\n"
+    assert "DRAINING" in firectl("status", "--addr", one.address).stdout
     assert one.health.Check(health_pb2.HealthCheckRequest(), timeout=WAIT_S).status == NOT_SERVING
+    got = refused(one.reinit.Reinit, request({"w": gaussian(8, 8)}))
+    assert got.code == grpc.StatusCode.UNAVAILABLE and got.reason and got.retry_s, got
     feed.close()
     assert list(answers) == [] and one.ended() == 0
 

@@ -274,11 +274,13 @@ def test_tls_for_a_tcp_port(start, hashes, certificates, tmp_path):
         stub = health_pb2_grpc.HealthStub(channel)
         got = refused(stub.Check, health_pb2.HealthCheckRequest())
         assert got.code == grpc.StatusCode.UNAVAILABLE
-    firectl("health", "--addr", f"localhost:{port}", "--ca", certificates / "ca.pem")
-    done = firectl("health", "--addr", f"localhost:{port}", "--deadline", "5", code=78)
+    firectl("health", "--addr", f"127.0.0.1:{port}", "--ca", certificates / "ca.pem")
+    done = firectl("health", "--addr", f"127.0.0.1:{port}", "--deadline", "5", code=78)
     assert str(port) in done.stderr
-    firectl("status", "--addr", f"localhost:{port}", "--ca", certificates / "ca.pem",
-            environment={"FIRED_TOKEN": TOKENS["operator"]})
+    firectl("status", "--addr", f"127.0.0.1:{port}", "--ca", certificates / "ca.pem",
+            "--server-name", "localhost", environment={"FIRED_TOKEN": TOKENS["operator"]})
+    firectl("health", "--addr", f"127.0.0.1:{port}", "--ca", certificates / "ca.pem",
+            "--server-name", "elsewhere", "--deadline", "5", code=78)
 
 
 def test_mutual_tls_maps_a_certificate_to_its_tenant(start, certificates, tmp_path):
@@ -300,7 +302,7 @@ def test_mutual_tls_maps_a_certificate_to_its_tenant(start, certificates, tmp_pa
         got = refused(reinit_pb2_grpc.ReinitServiceStub(channel).Reinit,
                       request({"w": gaussian(16, 8)}))
         assert got.code == grpc.StatusCode.UNAVAILABLE, got
-    flags = ["--addr", f"localhost:{port}", "--ca", certificates / "ca.pem"]
+    flags = ["--addr", f"127.0.0.1:{port}", "--ca", certificates / "ca.pem"]
     text = firectl("status", *flags, "--cert", certificates / "client.pem", "--key",
                    certificates / "client.key").stdout
     assert "tls-tenant" in text and "other" not in text
