@@ -3,6 +3,7 @@
  * The fields of the message are the keys of fire_options_set(): the descriptor is walked, so a key
  * added to both is served without a change here. The set's own keys are remembered by number and
  * written over a tensor's own preset by way of their text, which reads back to the same bits. */
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,7 +17,7 @@ void request_field(char field[FIRE_ERROR_FIELD_BYTES], const char *path, const c
 }
 
 /* The length of the UTF-8 sequence at `text`, 0 when there is none (RFC 3629: no surrogates, no
- * overlong forms). */
+ * overlong forms) or when it is an ASCII control character: names stand in messages of one line. */
 static size_t sequence_bytes(const unsigned char *text)
 {
     static const struct {
@@ -24,7 +25,7 @@ static size_t sequence_bytes(const unsigned char *text)
         unsigned char second_first, second_last;
         unsigned char bytes;
     } forms[] = {
-        { 0x01, 0x7f, 0, 0, 1 },       { 0xc2, 0xdf, 0x80, 0xbf, 2 }, { 0xe0, 0xe0, 0xa0, 0xbf, 3 },
+        { 0x20, 0x7e, 0, 0, 1 },       { 0xc2, 0xdf, 0x80, 0xbf, 2 }, { 0xe0, 0xe0, 0xa0, 0xbf, 3 },
         { 0xe1, 0xec, 0x80, 0xbf, 3 }, { 0xed, 0xed, 0x80, 0x9f, 3 }, { 0xee, 0xef, 0x80, 0xbf, 3 },
         { 0xf0, 0xf0, 0x90, 0xbf, 4 }, { 0xf1, 0xf3, 0x80, 0xbf, 4 }, { 0xf4, 0xf4, 0x80, 0x8f, 4 },
     };
@@ -58,9 +59,10 @@ enum fire_status request_check_text(const char *text, size_t bytes_max, const ch
         const size_t bytes = sequence_bytes(at);
 
         if (bytes == 0)
-            return fire_fail(error, FIRE_BAD_REQUEST, field,
-                             "%s is not UTF-8 at byte %zu; send valid text", field,
-                             (size_t)(at - (const unsigned char *)text));
+            return fire_fail(
+                error, FIRE_BAD_REQUEST, field,
+                "%s is not UTF-8, or has a control character, at byte %zu; send plain text", field,
+                (size_t)(at - (const unsigned char *)text));
         at += bytes;
     }
     return FIRE_OK;
@@ -73,8 +75,13 @@ static enum fire_status refuse(struct fire_error *error, const struct fire_error
     char field[FIRE_ERROR_FIELD_BYTES];
 
     request_field(field, path, name);
-    return fire_fail(error, FIRE_BAD_REQUEST, field, "%.*s", FIRE_ERROR_MESSAGE_BYTES - 1,
-                     inner->message);
+    fire_fail(error, FIRE_BAD_REQUEST, field, "%.*s", FIRE_ERROR_MESSAGE_BYTES - 1, inner->message);
+    /* It may quote what was sent, which may be anything. */
+    for (char *letter = error->message; *letter; letter++) {
+        if (iscntrl((unsigned char)*letter))
+            *letter = '?';
+    }
+    return FIRE_BAD_REQUEST;
 }
 
 static enum fire_status set_preset(struct fire_options *options, const char *preset,

@@ -44,4 +44,14 @@ struct request_parts {
     uint32_t carry_bytes;
 };
 
+/* Matrices of one plan that are put into one job. */
+static inline uint32_t request_matrices_a_job(const struct fire_plan *plan)
+{
+    const uint64_t fit = REQUEST_JOB_BYTES / fire_plan_slot_bytes(plan);
+
+    if (fit > REQUEST_JOB_MATRICES)
+        return REQUEST_JOB_MATRICES;
+    return fit > 0 ? (uint32_t)fit : 1;
+}
+
 #endif

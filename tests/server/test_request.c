@@ -316,13 +316,13 @@ static const struct {
       .dtype = F32,
       .shape = "4,4",
       .field = "tensors[3].name",
-      .says = "not UTF-8 at byte 1" },
+      .says = "control character, at byte 1" },
     { .name = "a surrogate in a name",
       .tensor = "\xed\xa0\x80",
       .dtype = F32,
       .shape = "4,4",
       .field = "tensors[3].name",
-      .says = "not UTF-8 at byte 0" },
+      .says = "control character, at byte 0" },
 };
 
 START_TEST(a_bad_header_is_refused_by_field)

@@ -1,0 +1,376 @@
+/* request_feed: the block of a tensor, the bytes that go into it, and the jobs that are made of it.
+ *
+ * The block is laid out when the first bytes come, on a worker: a tensor may hold many thousands of
+ * matrices. */
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "request.h"
+#include "request_parts.h"
+
+#define COPY_BYTES (64u << 10) /* copied and then looked at while it is in the cache */
+
+/* --- bytes ------------------------------------------------------------------------------------ */
+
+uint64_t request_tensor_block_bytes(const struct request_tensor *tensor)
+{
+    return tensor->parts->block_bytes;
+}
+
+enum fire_status request_tensor_reserve(struct request_tensor *tensor, struct arena *arena,
+                                        struct fire_error *error)
+{
+    const uint64_t bytes = tensor->parts->block_bytes;
+
+    FIRE_ASSERT(!tensor->block);
+    if (bytes > arena_bytes(arena))
+        return fire_fail(error, FIRE_BAD_REQUEST, tensor->path,
+                         "tensor '%.100s' needs %" PRIu64 " bytes with its matrices, but the "
+                         "daemon has %" PRIu64 " for all slots: send it in parts, or raise "
+                         "memory_budget_bytes",
+                         tensor->name, bytes, arena_bytes(arena));
+    tensor->block = arena_alloc(arena, bytes);
+    if (!tensor->block)
+        return fire_fail(error, FIRE_BUSY, tensor->path,
+                         "there is no room for the %" PRIu64 " bytes of tensor '%.100s' now; try "
+                         "again later",
+                         bytes, tensor->name);
+    tensor->arena = arena;
+    return FIRE_OK;
+}
+
+/* Every part's matrices become entries next to each other, in view order. */
+static void lay_entries(struct request_tensor *tensor)
+{
+    const struct fire_work *work = &tensor->work;
+    struct request_parts *parts = tensor->parts;
+    uint64_t next[FIRE_SPLIT_MAX] = { 0 };
+    uint8_t *weights = parts->weights;
+
+    FIRE_ASSERT(work->part_count <= FIRE_SPLIT_MAX);
+    for (uint32_t i = 1; i < work->part_count; i++)
+        next[i] = next[i - 1] + work->parts[i - 1].matrices;
+    for (uint64_t v = 0; v < work->view_count; v++) {
+        struct fire_view view;
+        uint32_t part;
+
+        fire_view_at(&tensor->shape, &tensor->options, v, &view);
+        part = fire_work_part_of(work, &view);
+        parts->slots[v] = part == UINT32_MAX ? NULL : weights;
+        fire_result_init(&parts->results[v]);
+        if (part == UINT32_MAX)
+            continue;
+        parts->entries[next[part]++] =
+            (struct fire_slot){ .weights = weights,
+                                .result = &parts->results[v],
+                                .seed = fire_work_seed(&tensor->options, tensor->name, v) };
+        weights += fire_plan_slot_bytes(&work->parts[part].plan);
+    }
+    FIRE_ASSERT(weights == parts->weights + parts->weights_bytes);
+}
+
+static void lay_jobs(struct request_tensor *tensor)
+{
+    const struct fire_work *work = &tensor->work;
+    struct request_parts *parts = tensor->parts;
+    struct fire_slot *entries = parts->entries;
+    uint32_t job = 0;
+
+    for (uint32_t i = 0; i < work->part_count; i++) {
+        const struct fire_work_part *part = &work->parts[i];
+        const uint32_t most = request_matrices_a_job(&part->plan);
+
+        for (uint64_t done = 0; done < part->matrices; done += most) {
+            const uint64_t left = part->matrices - done;
+
+            parts->jobs[job++] = (struct request_job){
+                .job = { .plan = &part->plan,
+                         .slots = entries + done,
+                         .matrix_count = (uint32_t)(left < most ? left : most) },
+                .tensor = tensor,
+            };
+        }
+        entries += part->matrices;
+    }
+    FIRE_ASSERT(job == parts->job_count);
+}
+
+static void lay_out(struct request_tensor *tensor)
+{
+    struct request_parts *parts = tensor->parts;
+    uint8_t *block = tensor->block;
+
+    parts->laid_out = true;
+    if (tensor->role != REQUEST_WEIGHT) {
+        parts->bytes = block;
+        return;
+    }
+    parts->weights = block;
+    parts->bytes = block + parts->bytes_offset;
+    parts->slots = (void **)(block + parts->slots_offset);
+    parts->entries = (struct fire_slot *)(block + parts->entries_offset);
+    parts->results = (struct fire_result *)(block + parts->results_offset);
+    parts->jobs = (struct request_job *)(block + parts->jobs_offset);
+    lay_entries(tensor);
+    lay_jobs(tensor);
+}
+
+/* True when one of `count` elements has all bits of its exponent set, which NaN and Inf have and
+ * nothing else. Loops without an early way out, so that compilers make vectors of them. */
+static bool any_not_finite(const uint8_t *elements, enum fire_dtype dtype, uint64_t count)
+{
+    uint32_t found = 0;
+
+    if (dtype == FIRE_F64) {
+        for (uint64_t i = 0; i < count; i++) {
+            uint64_t bits;
+
+            memcpy(&bits, elements + 8 * i, sizeof(bits));
+            found |= (bits & 0x7ff0000000000000u) == 0x7ff0000000000000u;
+        }
+        return found != 0;
+    }
+    for (uint64_t i = 0; i < count; i++) {
+        uint32_t bits;
+
+        memcpy(&bits, elements + 4 * i, sizeof(bits));
+        found |= (bits & 0x7f800000u) == 0x7f800000u;
+    }
+    return found != 0;
+}
+
+static enum fire_status not_finite(const struct request_tensor *tensor, double value,
+                                   uint64_t index, struct fire_error *error)
+{
+    fire_work_describe_element(tensor->name, &tensor->shape, value, index, error);
+    memcpy(error->field, tensor->path, sizeof(tensor->path));
+    return FIRE_BAD_REQUEST;
+}
+
+/* The slots are the bytes: copied as they come, and looked at while they are near. */
+static enum fire_status feed_verbatim(struct request_tensor *tensor, const uint8_t *bytes,
+                                      size_t count, struct fire_error *error)
+{
+    const size_t size = fire_dtype_bytes(tensor->dtype);
+    uint8_t *weights = tensor->parts->weights;
+
+    while (count > 0) {
+        const size_t run = count < COPY_BYTES ? count : COPY_BYTES;
+        const uint64_t first = tensor->received_bytes / size;
+        uint64_t end;
+
+        memcpy(weights + tensor->received_bytes, bytes, run);
+        tensor->received_bytes += run;
+        bytes += run;
+        count -= run;
+        end = tensor->received_bytes / size;
+        if (!any_not_finite(weights + first * size, tensor->dtype, end - first))
+            continue;
+        for (uint64_t i = first; i < end; i++) {
+            const double value = fire_dtype_element(tensor->dtype, weights, i);
+
+            if (!isfinite(value))
+                return not_finite(tensor, value, i, error);
+        }
+    }
+    return FIRE_OK;
+}
+
+/* `count` whole elements, the next of the tensor. */
+static enum fire_status gather(struct request_tensor *tensor, uint64_t first, uint64_t count,
+                               const uint8_t *bytes, struct fire_error *error)
+{
+    uint64_t bad = 0;
+
+    if (count == 0 || tensor->work.matrices == 0)
+        return FIRE_OK;
+    if (fire_work_gather(&tensor->shape, &tensor->options, tensor->dtype,
+                         tensor->work.parts[0].plan.compute, first, count, bytes,
+                         tensor->parts->slots, &bad) == FIRE_OK)
+        return FIRE_OK;
+    return not_finite(tensor, fire_dtype_element(tensor->dtype, bytes, bad - first), bad, error);
+}
+
+/* Pieces end where the network likes: an element cut in two waits for its rest. */
+static enum fire_status feed_elements(struct request_tensor *tensor, const uint8_t *bytes,
+                                      size_t count, struct fire_error *error)
+{
+    struct request_parts *parts = tensor->parts;
+    const size_t size = fire_dtype_bytes(tensor->dtype);
+    enum fire_status status = FIRE_OK;
+    size_t whole;
+
+    if (parts->keep_raw)
+        memcpy(parts->bytes + tensor->received_bytes, bytes, count);
+    while (parts->carry_bytes > 0 && count > 0 && parts->carry_bytes < size) {
+        parts->carry[parts->carry_bytes++] = *bytes++;
+        tensor->received_bytes++;
+        count--;
+    }
+    if (parts->carry_bytes == size) {
+        status = gather(tensor, tensor->received_bytes / size - 1, 1, parts->carry, error);
+        parts->carry_bytes = 0;
+    }
+    whole = count / size;
+    if (status == FIRE_OK)
+        status = gather(tensor, tensor->received_bytes / size, whole, bytes, error);
+    if (count > whole * size) {
+        parts->carry_bytes = (uint32_t)(count - whole * size);
+        memcpy(parts->carry, bytes + whole * size, parts->carry_bytes);
+    }
+    tensor->received_bytes += count;
+    return status;
+}
+
+enum fire_status request_feed(struct request_tensor *tensor, const uint8_t *bytes, size_t count,
+                              struct fire_error *error)
+{
+    FIRE_ASSERT(tensor->block);
+    if (count > tensor->total_bytes - tensor->received_bytes)
+        return fire_fail(error, FIRE_BAD_REQUEST, tensor->path,
+                         "more than the %" PRIu64 " bytes of tensor '%.100s' were sent; send what "
+                         "shape and dtype say",
+                         tensor->total_bytes, tensor->name);
+    if (!tensor->parts->laid_out)
+        lay_out(tensor);
+    if (tensor->role != REQUEST_WEIGHT) {
+        memcpy(tensor->parts->bytes + tensor->received_bytes, bytes, count);
+        tensor->received_bytes += count;
+        return FIRE_OK;
+    }
+    if (tensor->parts->verbatim)
+        return feed_verbatim(tensor, bytes, count, error);
+    return feed_elements(tensor, bytes, count, error);
+}
+
+/* --- jobs ------------------------------------------------------------------------------------- */
+
+uint32_t request_job_count(const struct request_tensor *tensor)
+{
+    return tensor->parts->job_count;
+}
+
+struct job *request_job(struct request_tensor *tensor, uint32_t index)
+{
+    FIRE_ASSERT(index < tensor->parts->job_count);
+    FIRE_ASSERT(tensor->parts->laid_out);
+    return &tensor->parts->jobs[index].job;
+}
+
+void request_estimate(const struct request_tensor *tensor, struct scheduler *scheduler,
+                      const struct tenant *tenant, double *wait_s, double *own_s)
+{
+    *wait_s = 0;
+    *own_s = 0;
+    for (uint32_t i = 0; i < tensor->work.part_count; i++) {
+        const struct fire_work_part *part = &tensor->work.parts[i];
+        const double wait = scheduler_estimate_s(scheduler, tenant, &part->plan, 0);
+
+        if (!isfinite(wait)) {
+            /* No device at all: submitting will say so. */
+            *wait_s = 0;
+            *own_s = 0;
+            return;
+        }
+        *wait_s = fmax(*wait_s, wait);
+        *own_s += fmax(
+            0.0,
+            scheduler_estimate_s(scheduler, tenant, &part->plan, (uint32_t)part->matrices) - wait);
+    }
+}
+
+static double milliseconds_between(uint64_t from_ns, uint64_t to_ns)
+{
+    return to_ns > from_ns ? (double)(to_ns - from_ns) * 1e-6 : 0.0;
+}
+
+static void job_is_done(struct job *job, enum fire_status status)
+{
+    struct request_job *own = (struct request_job *)job;
+    struct request_tensor *tensor = own->tensor;
+
+    FIRE_ASSERT(own->pending);
+    own->pending = false;
+    tensor->jobs_left--;
+    if (status != FIRE_OK) {
+        struct fire_error error = { 0 };
+
+        fire_fail(&error, status, tensor->path, "tensor '%.100s' was not computed: %s; try again",
+                  tensor->name,
+                  status == FIRE_DEVICE_LOST ? "the device was lost" : fire_status_name(status));
+        request_tensor_fail(tensor, &error, NULL);
+    }
+    tensor->batch_id = job->batch_id;
+    tensor->batch_size = job->batch_size;
+    tensor->close_reason = job->close_reason;
+    tensor->queue_ms = milliseconds_between(job->submitted_ns, job->started_ns);
+    tensor->compute_ms = milliseconds_between(job->started_ns, job->finished_ns);
+    if (tensor->jobs_left == 0)
+        own->done(tensor);
+}
+
+enum fire_status request_submit(struct request_tensor *tensor,
+                                const struct request_submission *submission,
+                                struct fire_error *error)
+{
+    struct request_parts *parts = tensor->parts;
+
+    FIRE_ASSERT(tensor->received_bytes == tensor->total_bytes);
+    for (uint32_t i = 0; i < parts->job_count; i++) {
+        struct request_job *own = &parts->jobs[i];
+        enum fire_status status;
+
+        own->done = submission->done;
+        own->job.tenant = submission->tenant;
+        own->job.priority = submission->priority;
+        own->job.deadline_ns = submission->deadline_ns;
+        own->job.end_of_set = submission->end_of_set;
+        own->job.call_id = submission->call_id;
+        own->job.done = job_is_done;
+        own->job.data = tensor;
+        own->pending = true;
+        tensor->jobs_left++;
+        status = scheduler_submit(submission->scheduler, &own->job, error);
+        if (status != FIRE_OK) {
+            own->pending = false;
+            tensor->jobs_left--;
+            request_cancel(tensor, submission->scheduler);
+            return status;
+        }
+    }
+    return FIRE_OK;
+}
+
+void request_end_set(struct request_tensor *tensor, struct scheduler *scheduler)
+{
+    struct request_parts *parts = tensor->parts;
+
+    for (uint32_t i = 0; tensor->jobs_left > 0 && i < parts->job_count; i++) {
+        struct request_job *own = &parts->jobs[i];
+        struct fire_error error = { 0 };
+        enum fire_status status;
+
+        if (!own->pending || own->job.end_of_set || !scheduler_cancel(scheduler, &own->job))
+            continue;
+        own->job.end_of_set = true;
+        status = scheduler_submit(scheduler, &own->job, &error);
+        if (status == FIRE_OK)
+            continue;
+        /* Its place was taken, or its time has passed: as if the device had said so. */
+        job_is_done(&own->job, status);
+        return;
+    }
+}
+
+void request_cancel(struct request_tensor *tensor, struct scheduler *scheduler)
+{
+    struct request_parts *parts = tensor->parts;
+
+    for (uint32_t i = 0; tensor->jobs_left > 0 && i < parts->job_count; i++) {
+        if (!parts->jobs[i].pending || !scheduler_cancel(scheduler, &parts->jobs[i].job))
+            continue;
+        parts->jobs[i].pending = false;
+        tensor->jobs_left--;
+    }
+}
