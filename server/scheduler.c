@@ -292,8 +292,10 @@ static void learn(struct scheduler *scheduler, struct device *device, const stru
 }
 
 /* Replaces the estimate that was charged by what the batch took; nothing when it failed. */
-static void settle(struct scheduler *scheduler, const struct batch *batch, double took_s)
+static void settle(struct scheduler *scheduler, const struct batch *batch)
 {
+    const bool computed = batch->status == FIRE_OK;
+    const double took_s = computed ? batch->device_s : 0;
     const double size = batch->work.slot_count;
 
     for (uint32_t i = 0; i < batch->part_count; i++) {
@@ -301,7 +303,7 @@ static void settle(struct scheduler *scheduler, const struct batch *batch, doubl
         const double share = batch->parts[i].count / size;
 
         tenant->virtual_seconds += (took_s - batch->cost_s) * share / tenant_weight(tenant);
-        if (took_s <= 0)
+        if (!computed)
             continue;
         tenant->device_seconds += took_s * share;
         add_recent(tenant, took_s * share, batch->finished_ns);
@@ -362,6 +364,31 @@ static void log_batch(const struct device *device, const struct batch *batch)
         LOG_F64("compute_ms", batch->device_s * 1e3), LOG_F64("estimate_ms", batch->cost_s * 1e3));
 }
 
+/* Adds a range to those that wait again: to a neighbour if there is one, so that pieces of one range
+ * become one again. False: there is no room. */
+static bool add_range(struct job *job, struct job_range range)
+{
+    for (uint32_t i = 0; i < job->again_count;) {
+        const struct job_range known = job->again[i];
+
+        if (known.first + known.count != range.first && range.first + range.count != known.first) {
+            i++;
+            continue;
+        }
+        range.first = known.first < range.first ? known.first : range.first;
+        range.count += known.count;
+        job->again[i] = job->again[--job->again_count];
+        i = 0;
+    }
+    if (range.first + range.count == job->dealt)
+        job->dealt = range.first;
+    else if (job->again_count < JOB_RANGES_MAX)
+        job->again[job->again_count++] = range;
+    else
+        return false;
+    return true;
+}
+
 /* Part `part` of a batch was not computed: it waits again, or its job fails. */
 static void take_back(struct scheduler *scheduler, const struct batch *batch,
                       const struct batch_part *part, bool again)
@@ -372,8 +399,8 @@ static void take_back(struct scheduler *scheduler, const struct batch *batch,
         attention_remove(scheduler, job);
         buckets_remove(scheduler->buckets, job);
     }
-    if (again && job->outcome == FIRE_OK && job->again_count < JOB_RANGES_MAX) {
-        job->again[job->again_count++] = (struct job_range){ part->first, part->count };
+    if (again && job->outcome == FIRE_OK &&
+        add_range(job, (struct job_range){ part->first, part->count })) {
         buckets_push_front(scheduler->buckets, job->bucket, job);
         attention_add(scheduler, job);
     } else if (job->outcome == FIRE_OK) {
@@ -404,7 +431,8 @@ static void take_back_all(struct scheduler *scheduler, struct batch *batch)
     bool again = batch->status == FIRE_DEVICE_LOST && first_in_service(scheduler);
 
     if (batch->status == FIRE_NO_MEMORY && size > 1) {
-        batch->bucket->size_max = size / 2;
+        if (batch->bucket->size_max > size / 2)
+            batch->bucket->size_max = size / 2;
         again = true;
     }
     bucket_refresh(scheduler, batch->bucket);
@@ -446,7 +474,7 @@ void scheduler_batch_done(struct device *device, struct batch *batch, void *data
     const bool computed = batch->status == FIRE_OK;
 
     scheduler->running -= batch->work.slot_count;
-    settle(scheduler, batch, computed ? batch->device_s : 0);
+    settle(scheduler, batch);
     log_batch(device, batch);
     if (computed) {
         learn(scheduler, device, batch);

@@ -245,6 +245,8 @@ static bool take_first(struct filling *filling, struct lane *lane)
     range = buckets_deal(scheduler->buckets, job, filling->limit - batch->work.slot_count);
     if (!job->lane)
         attention_remove(scheduler, job);
+    else
+        buckets_mark_ripe(job); /* the rest of a job that has begun waits for no company */
     memcpy(&batch->slots[batch->work.slot_count], &job->slots[range.first],
            range.count * sizeof(job->slots[0]));
     batch->work.slot_count += range.count;
