@@ -528,14 +528,16 @@ MISTAKES = [
     (("reinit", "IN", "--dry-run", "--fail-if", "dfi_atfer>1"), 2, "'dfi_after'"),
     (("reinit", "IN", "--dry-run", "--fail-if", "dfi_after=1"), 2, "FIELD"),
     (("reinit", "IN", "--dry-run", "--path", "abacus"), 1, "abacus"),
-    (("reinit", "IN", "--dry-run", "--addr", "localhost:8470"), 2, "--local"),
+    (("reinit", "IN", "--dry-run", "--addr", "unix:nobody.sock"), 78, "--local"),
+    (("reinit", "IN", "--dry-run", "--addr", "nonsense"), 1, "unix:PATH"),
+    (("reinit", "IN", "--dry-run", "--addr", "unix:x", "--local"), 2, "one of them"),
     (("reinit", "missing.safetensors", "-o", "OUT"), 1, "missing.safetensors"),
     (("reinit", "IN", "--dry-run", "--threads", "513"), 2, "512"),
     (("reinit", "IN", "-o", "IN"), 1, "input itself"),
     (("reinit", "IN", "-o", "OUT", "--target", "1e-30"), 1, "floor"),
     (("reinit", "IN", "-o", "no/such/folder/x.safetensors"), 1, "no/such/folder"),
     (("compare", "IN"), 2, "two files"),
-    (("health",), 2, "daemon"),
+    (("health", "--addr", "unix:nobody.sock"), 78, "daemon"),
     ((), 2, "Usage"),
 ]
 
