@@ -287,7 +287,7 @@ START_TEST(a_set_gets_the_bytes_and_numbers_of_a_local_client)
 
     make_kinds(tensors);
     tensor_make(&tensors[KINDS], "large", FIRE_F32, streamed ? 2304 : 32, streamed ? 1024 : 32,
-                NULL);
+                "steps=1");
     check_same(client, tensors, KINDS + 1, FIRE_STATISTICS_BASIC | FIRE_STATISTICS_RESIDUAL);
     ck_assert_uint_gt(tensors[0].batch.id, 0);
     ck_assert_uint_ge(tensors[0].batch.size, 1);
@@ -305,7 +305,7 @@ START_TEST(weights_are_replaced_in_place)
     struct fire_tensor tensor, twin;
     void *spare;
 
-    tensor_make(&tensor, "w", FIRE_F32, rows, rows, NULL);
+    tensor_make(&tensor, "w", FIRE_F32, rows, rows, "steps=1");
     twin = tensor_twin(&tensor);
     ck_assert_int_eq(fire_client_reinit(local, &twin, 1, 0, NULL), FIRE_OK);
     spare = tensor.out;
@@ -380,7 +380,8 @@ START_TEST(state_follows_its_weight)
     void *moment = random_bytes(FIRE_F32, side * side, 7);
     void *square = random_bytes(FIRE_F32, side * side, 8);
 
-    tensor_make(&tensor, "w", FIRE_F32, side, side, policies[_i % 4]);
+    tensor_make(&tensor, "w", FIRE_F32, side, side, "steps=1");
+    ck_assert_int_eq(fire_options_set_pair(&tensor.options, policies[_i % 4], NULL), FIRE_OK);
     twin = tensor_twin(&tensor);
     add_states(&tensor, states, moment, square, &step);
     add_states(&twin, wanted, moment, square, &step);
@@ -692,7 +693,7 @@ END_TEST
  * next one, and weights that are replaced in place are right. */
 START_TEST(a_stream_survives_the_death_of_the_daemon)
 {
-    enum { COUNT = 24, SIDE = 640 };
+    enum { COUNT = 16, SIDE = 640 };
     struct fire_client *client = open_remote(120.0, 1000);
     struct fire_tensor tensors[COUNT], twins[COUNT];
     struct fire_set set = { .tensors = tensors, .count = COUNT };
