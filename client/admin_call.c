@@ -71,10 +71,20 @@ const char *admin_address(const struct admin *admin)
     return remote_channel_address(admin->remote);
 }
 
+/* What another program sent is fit for a terminal: control characters become '?'. */
+static void make_plain(char *text)
+{
+    for (; *text; text++) {
+        if ((unsigned char)*text < 0x20 || *text == 0x7f)
+            *text = '?';
+    }
+}
+
 static void failure_set(struct admin_failure *failure, int code, const char *message)
 {
     failure->code = code;
     snprintf(failure->message, sizeof(failure->message), "%s", message);
+    make_plain(failure->message);
 }
 
 static grpc_byte_buffer *pack(const ProtobufCMessage *request)
@@ -237,8 +247,26 @@ enum firectl_exit admin_fail(const struct admin *admin, const struct admin_failu
 Fire__V1__StatusResponse *admin_status(struct admin *admin, struct admin_failure *failure)
 {
     const Fire__V1__StatusRequest request = FIRE__V1__STATUS_REQUEST__INIT;
+    Fire__V1__StatusResponse *status =
+        (Fire__V1__StatusResponse *)admin_call(admin, "/fire.v1.AdminService/Status", &request.base,
+                                               &fire__v1__status_response__descriptor, failure);
 
-    return (Fire__V1__StatusResponse *)admin_call(admin, "/fire.v1.AdminService/Status",
-                                                  &request.base,
-                                                  &fire__v1__status_response__descriptor, failure);
+    if (!status)
+        return NULL;
+    make_plain(status->version);
+    for (size_t i = 0; i < status->n_devices; i++) {
+        make_plain(status->devices[i]->backend);
+        make_plain(status->devices[i]->name);
+        make_plain(status->devices[i]->path);
+        make_plain(status->devices[i]->reason);
+    }
+    for (size_t i = 0; i < status->n_buckets; i++)
+        make_plain(status->buckets[i]->key);
+    for (size_t i = 0; i < status->n_tenants; i++)
+        make_plain(status->tenants[i]->name);
+    for (size_t i = 0; i < status->n_addresses; i++)
+        make_plain(status->addresses[i]);
+    for (size_t i = 0; i < status->n_refusals; i++)
+        make_plain(status->refusals[i]->key);
+    return status;
 }
