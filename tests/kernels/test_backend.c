@@ -64,7 +64,7 @@ static void work_init(struct work *work, uint32_t side, uint32_t count, uint64_t
 
     memset(work, 0, sizeof(*work));
     /* Large ones take a few plain steps: enough to be in the way of others. */
-    options_make(&options, "fire", side > FIRE_URGENT_SIDE_MAX ? "polynomial=cubic steps=3" : "");
+    options_make(&options, "fire", side > FIRE_URGENT_SIDE_MAX ? "polynomial=cubic steps=2" : "");
     projection_plan(&options, side, side, &work->plan);
     work->bytes = count * matrix * sizeof(float);
     work->weights = calloc(count * matrix, sizeof(float));
@@ -341,7 +341,7 @@ int main(void)
     SRunner *runner;
     int failed;
 
-    tcase_set_timeout(tests, 300);
+    tcase_set_timeout(tests, 900);
     tcase_add_loop_test(tests, an_urgent_batch_finishes_before_what_it_interrupts, 0,
                         (int)(sizeof(interrupted) / sizeof(interrupted[0])));
     tcase_add_test(tests, what_is_too_large_to_be_urgent_waits_its_turn);
