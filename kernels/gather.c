@@ -158,7 +158,7 @@ static struct tile tile_at(const struct gather_path *path, uint64_t row, uint64_
                           smaller(path->cols - col, TILE_SHORT) };
 }
 
-/* --- turning: a tile between the slot and a block of converted numbers, TILE_LONG a column ------ */
+/* --- turning: a tile between the slot and a block of converted numbers, TILE_LONG a column ---- */
 
 /* Bits to be moved, whatever their type. */
 typedef uint32_t word __attribute__((may_alias));

@@ -60,7 +60,7 @@ static void describe_axes(struct piece *piece, const struct fire_shape *shape)
         piece->unit[axis] = piece->unit[axis + 1] * piece->size[axis + 1];
 }
 
-/* The largest box that starts at element `at` and ends before or at `end`; returns where it ends. */
+/* The largest box that starts at element `at` and ends at `end` or before; returns where. */
 static uint64_t next_box(const struct piece *piece, uint64_t at, uint64_t end, struct box *box)
 {
     uint32_t along = 0;

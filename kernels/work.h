@@ -1,7 +1,7 @@
 /* work: what one weight tensor asks of a device: its matrices by shape, each shape with its plan.
  *
- * Shared by the in-process client and the daemon, so that both do the same to the same tensor: which
- * matrices are skipped by rule, how each is seeded, how results become the tensor's. */
+ * Shared by the in-process client and the daemon, so that both do the same to the same tensor:
+ * which matrices are skipped by rule, how each is seeded, how results become the tensor's. */
 #ifndef FIRE_WORK_H
 #define FIRE_WORK_H
 
@@ -42,8 +42,8 @@ void fire_work_release(struct fire_work *work);
 /* Index of the part that `view` belongs to, or UINT32_MAX when the rule skips it. */
 uint32_t fire_work_part_of(const struct fire_work *work, const struct fire_view *view);
 
-/* A well-mixed seed for matrix `view_index`: from the options' seed, the tensor's name and the index
- * only, so a result does not depend on batch mates. */
+/* A well-mixed seed for matrix `view_index`: from the options' seed, the tensor's name and the
+ * index only, so a result does not depend on batch mates. */
 uint64_t fire_work_seed(const struct fire_options *options, const char *name, uint64_t view_index);
 
 /* The result of a tensor (or view) that is skipped by rule. */
@@ -71,17 +71,17 @@ FIRE_NODISCARD enum fire_status fire_work_dormant(const struct fire_shape *shape
  * over its whole shape; `data` holds just these, any alignment) to their places in the slots of its
  * matrices, as fire_view_gather() would, so that a tensor can arrive in pieces. `slots[v]` is the
  * slot of view v; NULL: that view is not wanted. NaN or Inf in a wanted view is FIRE_BAD_REQUEST
- * with `bad_index` (NULL allowed), the first such element's index in the tensor. Different pieces of
- * one tensor may be gathered by different threads at once. */
+ * with `bad_index` (NULL allowed), the first such element's index in the tensor. Different pieces
+ * of one tensor may be gathered by different threads at once. */
 FIRE_NODISCARD enum fire_status fire_work_gather(const struct fire_shape *shape,
                                                  const struct fire_options *options,
                                                  enum fire_dtype dtype, enum fire_dtype compute,
                                                  uint64_t first, uint64_t count, const void *data,
                                                  void *const *slots, uint64_t *bad_index);
 
-/* How many elements a piece should have at least: so many that fire_work_gather() writes whole cache
- * lines where slots lie across the tensor; 1 where they lie along it. Shorter pieces are right too,
- * but several times slower (1.8 instead of 5 GB/s where it was measured), so they are best joined. */
+/* How many elements a piece should have at least: so many that fire_work_gather() writes whole
+ * cache lines where slots lie across the tensor; 1 where they lie along it. Shorter pieces are
+ * right too, but several times slower, so they are best joined. */
 uint64_t fire_work_gather_grain(const struct fire_shape *shape, const struct fire_options *options);
 
 /* True when the slots of all views, one after another, are the tensor's own bytes (f32 or f64 equal

@@ -1,7 +1,7 @@
 /* The CPU pool behind the backend table.
  *
- * One executor thread takes batches in the order they were queued, urgent ones first; it is worker 0
- * of the pool. Small matrices are dealt out whole, one to a worker; large ones are computed one
+ * One executor thread takes batches in the order they were queued, urgent ones first; it is worker
+ * 0 of the pool. Small matrices are dealt out whole, one to a worker; large ones are computed one
  * after the other by all workers together, tile by tile. Both ways give the same bits.
  *
  * An urgent batch that arrives while another runs interrupts the pool's loop between two tasks. A

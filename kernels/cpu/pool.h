@@ -15,8 +15,8 @@ struct pool;
 /* Task `index` of the loop, run by thread `worker` (0 is the caller). */
 typedef void (*pool_task)(void *data, uint32_t index, uint32_t worker);
 
-/* `threads` counts the caller; 1 starts no thread. `nice` is added to the niceness of those that are
- * started. On failure `*pool` is NULL. */
+/* `threads` counts the caller; 1 starts no thread. `nice` is added to the niceness of those that
+ * are started. On failure `*pool` is NULL. */
 FIRE_NODISCARD enum fire_status pool_open(uint32_t threads, uint32_t nice, struct pool **pool);
 void pool_close(struct pool *pool); /* NULL is allowed */
 uint32_t pool_threads(const struct pool *pool);
