@@ -306,7 +306,7 @@ enum firectl_exit firectl_refused(int code);
 #define FIRECTL_WINDOW_BYTES_MIN (8ull << 20)
 #define FIRECTL_WINDOW_SHARE     6u /* a smaller file is at least so many windows */
 #define FIRECTL_WINDOW_TENSORS   4096u
-#define FIRECTL_WINDOWS          2u /* with a daemon at once: it works while files are read and written */
+#define FIRECTL_WINDOWS          2u /* with a daemon at once: it works while files are read */
 
 struct firectl_window {
     struct fire_tensor *tensors;
@@ -322,8 +322,8 @@ struct firectl_window {
 };
 
 void firectl_window_init(struct firectl_window *window, bool with_output);
-/* Makes windows for files of `total_bytes` in all: small enough that writing the first ones overlaps
- * with computing the last. */
+/* Makes windows for files of `total_bytes` in all: small enough that writing the first ones
+ * overlaps with computing the last. */
 void firectl_window_fit(struct firectl_window *window, uint64_t total_bytes);
 /* Adds a task; a window that is full should be run. */
 FIRE_NODISCARD enum fire_status firectl_window_add(struct firectl_window *window,
