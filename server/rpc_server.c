@@ -23,6 +23,7 @@
 #include <grpc/grpc_security.h>
 #include <grpc/support/log.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -581,10 +582,16 @@ static enum fire_status threads_start(struct rpc_server *rpc, struct fire_error 
     return FIRE_OK;
 }
 
-/* What core has to say goes the way of all lines. Any thread. */
+/* What core has to say goes the way of all lines; any thread. Strangers can make it complain
+ * (handshakes that fail), so it warns once a second at most. The second is the logger's, so to say:
+ * core offers no place to keep it. */
 static void on_core_log(gpr_log_func_args *line)
 {
-    if (line->severity == GPR_LOG_SEVERITY_ERROR)
+    static _Atomic uint64_t warned_second;
+    const uint64_t second = clock_now_ns() / CLOCK_NS_PER_S;
+
+    if (line->severity == GPR_LOG_SEVERITY_ERROR &&
+        atomic_exchange(&warned_second, second) != second)
         log_warn("grpc", LOG_TEXT("message", line->message));
     else
         log_debug("grpc", LOG_TEXT("message", line->message));
