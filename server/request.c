@@ -1,6 +1,6 @@
-/* request: a tensor from its header to its plan. Its bytes and jobs are request_feed.c, what becomes
- * of it afterwards is request_answer.c. Everything is checked before anything is taken from the
- * arena.
+/* request: a tensor from its header to its plan. Its bytes and jobs are request_feed.c, what
+ * becomes of it afterwards is request_answer.c. Everything is checked before anything is taken from
+ * the arena.
  *
  * Invariants:
  *   the block and the tensor live until the owner and every slice being sent have let go

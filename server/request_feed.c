@@ -84,12 +84,13 @@ static void lay_jobs(struct request_tensor *tensor)
         for (uint64_t done = 0; done < part->matrices; done += most) {
             const uint64_t left = part->matrices - done;
 
-            parts->jobs[job++] = (struct request_job){
+            parts->jobs[job] = (struct request_job){
                 .job = { .plan = &part->plan,
                          .slots = entries + done,
                          .matrix_count = (uint32_t)(left < most ? left : most) },
                 .tensor = tensor,
             };
+            job++;
         }
         entries += part->matrices;
     }

@@ -22,7 +22,7 @@ grpc_byte_buffer *rpc_encode_chunk(uint32_t id, struct request_tensor *tensor, u
 grpc_byte_buffer *rpc_encode_analyzed(const struct request_set *set, uint32_t id,
                                       const struct request_tensor *tensor);
 
-/* True when the tensor has an answer of its own in a set: weights, and state unless only analyzed. */
+/* True when the tensor has an answer of its own: weights, and state unless only analyzed. */
 bool rpc_tensor_is_answered(const struct request_tensor *tensor);
 
 #endif

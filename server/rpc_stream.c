@@ -7,7 +7,7 @@
  *
  * Invariants:
  *   the worker that feeds, the device and the workers that answer each hold a reference of the call
- *   every tensor is in the stream's list until it is freed; the list is empty when the call is freed
+ *   every tensor is in the stream's list until it is freed; the list is empty at release
  *   window_bytes is the sum of block_bytes over the list
  */
 #include "rpc_stream.h"

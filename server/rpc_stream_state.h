@@ -4,8 +4,8 @@
  * The first message is the header, once. Then tensors: a begin, and chunks in order without gaps
  * until exactly total_bytes have come. At most STREAM_UPLOADS_MAX tensors are uploading at once. An
  * id is in use from its begin until its answer is complete. A set ends, and the stream half-closes,
- * only between tensors. A broken rule is FIRE_BAD_REQUEST with the rule in words; the stream is then
- * over. */
+ * only between tensors. A broken rule is FIRE_BAD_REQUEST with the rule in words; the stream is
+ * then over. */
 #ifndef FIRED_RPC_STREAM_STATE_H
 #define FIRED_RPC_STREAM_STATE_H
 

@@ -76,7 +76,7 @@ static void cursor_take(struct cursor *cursor, uint64_t count, uint8_t *copy)
     }
 }
 
-/* Reads a varint; its bytes are kept in `raw`. False: it does not end in time or is over 64 bits. */
+/* Reads a varint; its bytes are kept in `raw`. False: it does not end or is over 64 bits. */
 static bool cursor_varint(struct cursor *cursor, uint64_t *value, uint8_t raw[VARINT_BYTES_MAX],
                           size_t *raw_bytes)
 {

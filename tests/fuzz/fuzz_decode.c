@@ -1,6 +1,6 @@
 /* A whole unary request from strangers: bytes in slices cut anywhere, through unpacking, checks,
- * feeding, answering and packing. The first byte says whether it is analyzed, the second where it is
- * cut; the rest is the message. The device is played by marking every matrix as projected.
+ * feeding, answering and packing. The first byte says whether it is analyzed, the second where it
+ * is cut; the rest is the message. The device is played by marking every matrix as projected.
  *
  * What must hold:
  *   a refusal has a message in one line;
