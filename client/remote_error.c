@@ -145,6 +145,26 @@ static void read_details(const grpc_metadata_array *trailing, struct details *de
     }
 }
 
+static void describe_unavailable(const char *address, const char *text, bool ours,
+                                 struct fire_error *error)
+{
+    const bool hung_up = strstr(text, "Socket closed") || strstr(text, "andshake");
+
+    if (ours)
+        fire_fail(error, FIRE_DRAINING, NULL, "the daemon at %.110s takes no work: %.300s", address,
+                  text);
+    else if (hung_up)
+        fire_fail(error, FIRE_DRAINING, NULL,
+                  "the connection to %.110s was ended (%.150s): the daemon went away, or it wants "
+                  "TLS (a CA file, perhaps a certificate and key) or none",
+                  address, text);
+    else
+        fire_fail(error, FIRE_DRAINING, NULL,
+                  "no daemon answers at %.110s (%.180s): start one with `fired`, name another "
+                  "address, or compute in this process (firectl --local)",
+                  address, text);
+}
+
 static void describe_code(const struct remote_set *set, const char *text, bool ours,
                           struct fire_error *error)
 {
@@ -154,16 +174,7 @@ static void describe_code(const struct remote_set *set, const char *text, bool o
 
     memcpy(field, error->field, sizeof(field));
     switch ((int)set->attempt.code) {
-    case GRPC_STATUS_UNAVAILABLE:
-        if (ours)
-            fire_fail(error, status, NULL, "the daemon at %.110s takes no work: %.300s", address,
-                      text);
-        else
-            fire_fail(error, status, NULL,
-                      "no daemon answers at %.110s (%.180s): start one with `fired`, name another "
-                      "address, or compute in this process (firectl --local)",
-                      address, text);
-        return;
+    case GRPC_STATUS_UNAVAILABLE: describe_unavailable(address, text, ours, error); return;
     case GRPC_STATUS_DEADLINE_EXCEEDED:
         fire_fail(
             error, status, NULL,
