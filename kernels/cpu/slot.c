@@ -153,18 +153,33 @@ static void rows_write(const struct pass *pass, uint32_t begin, uint32_t end, do
     }
 }
 
+/* A plan without steps, and nobody asks what came of it: W only changes its length. */
+static bool only_scales(const struct fire_plan *plan)
+{
+    return plan->kind == FIRE_PLAN_POLYNOMIAL && plan->steps == 0 && plan->statistics == 0 &&
+           plan->compute == FIRE_F32 && plan->output == FIRE_F32 && plan->blend == 1 &&
+           plan->scale != FIRE_SCALE_MEAN_SIGMA &&
+           (plan->normalize == FIRE_NORMALIZE_AUTO || plan->normalize == FIRE_NORMALIZE_FROBENIUS);
+}
+
 static void measure(struct polar *polar)
 {
     struct pass pass = { .polar = polar, .weights = (void *)polar->weights, .rows = rows_largest };
-    const uint32_t chunks = run_chunks(&pass);
+    uint32_t chunks;
     double largest = 0;
     int exponent = 0;
 
-    for (uint32_t i = 0; i < chunks; i++)
-        largest = fmax(largest, pass.sums[i]);
-
     polar->prescale = 1;
     polar->norm = 0;
+    if (only_scales(polar->plan)) { /* squares of f32 neither overflow nor vanish in f64 */
+        pass.rows = rows_square;
+        pass.factor = 1;
+        polar->norm = sqrt(run_pass(&pass));
+        return;
+    }
+    chunks = run_chunks(&pass);
+    for (uint32_t i = 0; i < chunks; i++)
+        largest = fmax(largest, pass.sums[i]);
     if (largest == 0)
         return;
     (void)frexp(largest, &exponent);
@@ -442,6 +457,35 @@ static enum fire_status zero(struct polar *polar, struct fire_slot *slot)
     return FIRE_OK;
 }
 
+static void rows_rescale(const struct pass *pass, uint32_t begin, uint32_t end, double *sum)
+{
+    size_t count;
+    const void *weights = weights_at(pass, begin, end, &count);
+
+    *sum = crew_ops(pass->polar->crew, FIRE_F32)
+               ->replace((float *)weights, weights, pass->factor, count);
+}
+
+/* W <- c W / (||W|| + eps) in two passes, without G or a copy. */
+static enum fire_status rescale(struct polar *polar, struct fire_slot *slot)
+{
+    const struct fire_plan *plan = polar->plan;
+    struct fire_result *result = slot->result;
+    struct pass pass = { .polar = polar, .weights = slot->weights, .rows = rows_rescale };
+    const enum fire_status status = scale_of(polar, slot->weights, &result->scale);
+
+    if (status != FIRE_OK)
+        return status;
+    pass.factor = result->scale / (polar->norm + plan->eps);
+    result->sfe = run_pass(&pass);
+    if (!isfinite(result->sfe))
+        return FIRE_BAD_REQUEST;
+    result->sfe_relative = result->sfe / (polar->norm * polar->norm);
+    result->rank = plan->cols;
+    snprintf(result->method, sizeof(result->method), "scale");
+    return FIRE_OK;
+}
+
 static double milliseconds(void)
 {
     struct timespec now;
@@ -504,8 +548,10 @@ void slot_run(const struct crew *crew, const struct fire_plan *plan, struct pola
         snprintf(result->reason, sizeof(result->reason), "norm %.3g below min_norm %.3g",
                  polar.norm, plan->min_norm);
         return;
+    } else if (polar.norm == 0) {
+        status = zero(&polar, slot);
     } else {
-        status = polar.norm == 0 ? zero(&polar, slot) : project(&polar, slot);
+        status = only_scales(plan) ? rescale(&polar, slot) : project(&polar, slot);
     }
     end(slot, status);
     result->compute_ms = milliseconds() - start;

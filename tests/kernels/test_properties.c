@@ -628,6 +628,42 @@ START_TEST(analysis_leaves_the_weights_alone)
 }
 END_TEST
 
+/* Zero steps and no statistics take a way of their own, without G: W / sqrt(r) for keep-norm. */
+START_TEST(a_plan_without_steps_only_scales)
+{
+    const struct fire_shape shape = { 2, { shapes[_i][0], shapes[_i][1] } };
+    struct trial trial;
+    struct fire_error error;
+    struct fire_plan plan;
+    struct fire_view view;
+    struct fire_result result;
+    struct fire_slot slot = { NULL, &result, 0 };
+    struct fire_batch batch = { .plan = &plan, .slots = &slot, .slot_count = 1 };
+    float *kept;
+
+    trial_init(&trial, shapes[_i][0], shapes[_i][1], 10);
+    const struct fire_backend *backend = trial.projector.backend;
+    struct fire_device *device = trial.projector.device;
+
+    options_make(&trial.options, "fire", "steps=0 scale=keep-norm");
+    fire_view_at(&shape, &trial.options, 0, &view);
+    ck_assert_int_eq(fire_plan_make(&plan, &trial.options, &view, FIRE_F32, 0, &error), FIRE_OK);
+    slot.weights = analysed_slot(&trial.projector, &view, &trial);
+    kept = analysed_slot(&trial.projector, &view, &trial);
+    fire_result_init(&result);
+    ck_assert_int_eq(backend->submit(device, &batch), FIRE_OK);
+    ck_assert_int_eq(backend->wait(device, &batch), FIRE_OK);
+    ck_assert_int_eq(result.action, FIRE_ACTION_PROJECTED);
+    for (size_t i = 0; i < trial.count; i++)
+        ck_assert_double_eq_tol(((const float *)slot.weights)[i], kept[i] / sqrt(trial.r),
+                                1e-6 * fabs(kept[i]) + 1e-30);
+    ck_assert_double_eq_tol(result.scale, matrix_norm(trial.w, trial.count) / sqrt(trial.r), 1e-5);
+    backend->host_free(device, slot.weights);
+    backend->host_free(device, kept);
+    trial_release(&trial);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("properties");
@@ -646,6 +682,7 @@ int main(void)
     tcase_add_loop_test(shaped, cubic_steps_never_increase_the_dfi, 0, COUNT(shapes));
     tcase_add_loop_test(shaped, results_tell_the_truth, 0, COUNT(shapes));
     tcase_add_loop_test(shaped, analysis_leaves_the_weights_alone, 0, COUNT(shapes));
+    tcase_add_loop_test(shaped, a_plan_without_steps_only_scales, 0, COUNT(shapes));
     suite_add_tcase(suite, shaped);
     tcase_set_timeout(special, 120);
     tcase_add_loop_test(special, a_rank_defect_is_found_and_named, 0, 2 * COUNT(defects));
