@@ -360,6 +360,7 @@ class Daemon:
         """Asks again until `condition` holds: for what no event announces."""
         end = time.monotonic() + WAIT_S
         while not condition():
+            assert self.process.poll() is None, f"the daemon ended:\n{self.end_text()[-8000:]}"
             assert time.monotonic() < end, f"{what} did not come about:\n{self.text()[-4000:]}"
             threading.Event().wait(0.02)
 
@@ -442,8 +443,8 @@ def daemon(tmp_path_factory):
     """One daemon for all tests of a file; at the end it holds nothing and drains with 0."""
     made = Daemon(tmp_path_factory.mktemp("d")).start().wait_ready()
     yield made
-    if made.process.poll() is None:
-        made.wait_idle()
+    assert made.process.poll() is None, f"the daemon ended by itself:\n{made.end_text()[-8000:]}"
+    made.wait_idle()
     assert made.stop() == 0, made.text()[-8000:]
     made.log()
 
