@@ -132,13 +132,14 @@ static void *pump(void *data)
     for (;;) {
         const double next_s = run_sleepers(remote);
         const grpc_event event = grpc_completion_queue_next(remote->queue, until(next_s), NULL);
-        const struct remote_tag *tag = event.tag;
+        struct remote_tag *tag = event.tag;
         struct remote_set *set;
 
         if (event.type == GRPC_QUEUE_SHUTDOWN)
             return NULL;
         if (event.type != GRPC_OP_COMPLETE)
             continue;
+        remote_tell_taken(tag);
         set = tag->set;
         pthread_mutex_lock(&set->lock);
         set->attempt.pending--;

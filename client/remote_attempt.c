@@ -73,6 +73,7 @@ void remote_batch(struct remote_set *set, const grpc_op *operations, size_t coun
 {
     struct fire_error error = { 0 };
 
+    remote_tell_given(tag);
     if (grpc_call_start_batch(set->call, operations, count, tag, NULL) == GRPC_CALL_OK) {
         set->attempt.pending++;
         return;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define FILE_BYTES_MAX         (1u << 20) /* of certificates or a key */
 #define ADDRESS_DEFAULT        "127.0.0.1:8470"
@@ -74,11 +75,14 @@ static enum fire_status read_file(const char *path, const char *field, char **te
     return FIRE_OK;
 }
 
-static bool is_socket(const char *path)
+/* A socket is there; of this user if `own`: in a folder that all may write to, others could listen
+ * too. */
+static bool is_socket(const char *path, bool own)
 {
     struct stat status;
 
-    return stat(path, &status) == 0 && S_ISSOCK(status.st_mode);
+    return stat(path, &status) == 0 && S_ISSOCK(status.st_mode) &&
+           (!own || status.st_uid == geteuid());
 }
 
 /* The address when none was given: the socket of a daemon with default settings, of this user or of
@@ -86,14 +90,17 @@ static bool is_socket(const char *path)
 static void default_address(char *address, size_t address_bytes)
 {
     const char *runtime = getenv("XDG_RUNTIME_DIR");
+    const char *path = address + strlen("unix:");
 
-    if (runtime && runtime[0]) {
+    if (runtime && runtime[0] == '/')
         snprintf(address, address_bytes, "unix:%s/fired/fired.sock", runtime);
-        if (is_socket(address + strlen("unix:")))
-            return;
-    }
+    else
+        snprintf(address, address_bytes, "unix:%s/fired-%u/fired.sock", P_tmpdir,
+                 (unsigned)geteuid());
+    if (is_socket(path, true))
+        return;
     snprintf(address, address_bytes, "unix:/run/fired/fired.sock");
-    if (!is_socket(address + strlen("unix:")))
+    if (!is_socket(path, false))
         snprintf(address, address_bytes, ADDRESS_DEFAULT);
 }
 

@@ -278,30 +278,28 @@ void remote_items_restart(struct remote_set *set)
     }
 }
 
-/* Core's locks order what happened before it got a slice before what happens when it lets go. The
- * thread sanitizer does not see them, so it is told. */
-static void tell_given(void *slices)
+void remote_tell_given(void *thing)
 {
 #ifdef __SANITIZE_THREAD__
-    __tsan_release(slices);
+    __tsan_release(thing);
 #else
-    (void)slices;
+    (void)thing;
 #endif
 }
 
-static void tell_taken(void *slices)
+void remote_tell_taken(void *thing)
 {
 #ifdef __SANITIZE_THREAD__
-    __tsan_acquire(slices);
+    __tsan_acquire(thing);
 #else
-    (void)slices;
+    (void)thing;
 #endif
 }
 
 /* Called by core, on any of its threads. */
 static void slice_done(void *data)
 {
-    tell_taken(data);
+    remote_tell_taken(data);
     atomic_fetch_sub_explicit((_Atomic uint32_t *)data, 1, memory_order_acq_rel);
 }
 
@@ -310,7 +308,7 @@ grpc_slice remote_slice(struct remote_set *set, const void *bytes, size_t count)
     if (count == 0)
         return grpc_empty_slice();
     atomic_fetch_add_explicit(&set->slices, 1, memory_order_relaxed);
-    tell_given(&set->slices);
+    remote_tell_given(&set->slices);
     /* Core does not write to what it sends. */
     return grpc_slice_new_with_user_data((void *)(uintptr_t)bytes, count, slice_done, &set->slices);
 }
