@@ -78,14 +78,22 @@ static void tell_systemd(const char *state)
 static enum fire_status apply_tenants(struct server *server, const struct config *config,
                                       struct fire_error *error)
 {
-    tenants_set_defaults(server->tenants, &config->tenant);
+    struct tenant *known;
+
+    /* All names first: what can fail has failed before anything is changed. */
     for (uint32_t i = 0; i < config->tenant_count; i++) {
-        const struct config_tenant *tenant = &config->tenants[i];
         const enum fire_status status =
-            tenants_set_limits(server->tenants, tenant->name, &tenant->limits, error);
+            tenants_find(server->tenants, config->tenants[i].name, &known, error);
 
         if (status != FIRE_OK)
             return status;
+    }
+    tenants_set_defaults(server->tenants, &config->tenant);
+    for (uint32_t i = 0; i < config->tenant_count; i++) {
+        const struct config_tenant *tenant = &config->tenants[i];
+
+        if (tenants_set_limits(server->tenants, tenant->name, &tenant->limits, error) != FIRE_OK)
+            return error->status;
     }
     return FIRE_OK;
 }
@@ -251,6 +259,30 @@ static void open_own_handles(struct life *life)
     }
 }
 
+static bool any_device_in_service(struct server *server)
+{
+    for (uint32_t i = 0; i < scheduler_device_count(server->scheduler); i++) {
+        if (device_in_service(scheduler_device(server->scheduler, i)))
+            return true;
+    }
+    return false;
+}
+
+/* A device that is lost with nobody to replace it is a daemon that cannot serve: health says so. */
+static void on_batch_done(struct device *device, struct batch *batch, void *data)
+{
+    struct server *server = data;
+    const bool lost = batch->status == FIRE_DEVICE_LOST;
+
+    scheduler_batch_done(device, batch, server->scheduler);
+    if (!lost || !server->ready || any_device_in_service(server))
+        return;
+    server->ready = false;
+    rpc_server_set_serving(server->rpc, false);
+    log_error("not_serving", LOG_TEXT("message", "no device is left: restart fired when the "
+                                                 "device works again"));
+}
+
 static enum fire_status open_device(struct server *server, struct fire_error *error)
 {
     const struct device_settings settings = {
@@ -261,8 +293,8 @@ static enum fire_status open_device(struct server *server, struct fire_error *er
         .slots_max = server->config.batch_matrices_max,
     };
     struct fire_caps caps = { 0 };
-    enum fire_status status = device_open(&server->loop, &settings, scheduler_batch_done,
-                                          server->scheduler, &server->device, error);
+    enum fire_status status =
+        device_open(&server->loop, &settings, on_batch_done, server, &server->device, error);
 
     if (status != FIRE_OK)
         return status;

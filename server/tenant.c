@@ -2,21 +2,15 @@
  * tenant of that name, which is made then if it is new. */
 #include "tenant.h"
 
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define INDEX_SLOTS (4u * TENANTS_MAX) /* a power of two, never more than a quarter full */
 
-struct entry {
-    struct tenant tenant;
-    bool own_limits;
-};
-
 struct tenants {
     struct tenant_limits defaults;
     uint32_t count;
-    struct entry *entries[TENANTS_MAX];
+    struct tenant *entries[TENANTS_MAX];
     uint16_t index[INDEX_SLOTS]; /* 1 + position in `entries`; 0: empty */
 };
 _Static_assert((INDEX_SLOTS & (INDEX_SLOTS - 1)) == 0, "the hash is masked");
@@ -71,16 +65,16 @@ static uint32_t slot_of(const struct tenants *tenants, const char *name)
         hash = (hash ^ (unsigned char)*byte) * 0x100000001b3u;
     slot = (uint32_t)(hash ^ (hash >> 32)) & (INDEX_SLOTS - 1);
     while (tenants->index[slot] &&
-           strcmp(tenants->entries[tenants->index[slot] - 1]->tenant.name, name) != 0)
+           strcmp(tenants->entries[tenants->index[slot] - 1]->name, name) != 0)
         slot = (slot + 1) & (INDEX_SLOTS - 1);
     return slot;
 }
 
-static enum fire_status find_entry(struct tenants *tenants, const char *name, struct entry **out,
+static enum fire_status find_entry(struct tenants *tenants, const char *name, struct tenant **out,
                                    struct fire_error *error)
 {
     enum fire_status status = check_name(name, error);
-    struct entry *entry;
+    struct tenant *entry;
     uint32_t slot;
 
     *out = NULL;
@@ -99,8 +93,8 @@ static enum fire_status find_entry(struct tenants *tenants, const char *name, st
     entry = calloc(1, sizeof(*entry));
     if (!entry)
         return fire_fail_memory(error, sizeof(*entry));
-    memcpy(entry->tenant.name, name, strlen(name));
-    entry->tenant.limits = tenants->defaults;
+    memcpy(entry->name, name, strlen(name));
+    entry->limits = tenants->defaults;
     tenants->entries[tenants->count++] = entry;
     tenants->index[slot] = (uint16_t)tenants->count;
     *out = entry;
@@ -110,32 +104,29 @@ static enum fire_status find_entry(struct tenants *tenants, const char *name, st
 enum fire_status tenants_find(struct tenants *tenants, const char *name, struct tenant **tenant,
                               struct fire_error *error)
 {
-    struct entry *entry;
+    struct tenant *entry;
     const enum fire_status status = find_entry(tenants, name, &entry, error);
 
-    *tenant = entry ? &entry->tenant : NULL;
+    *tenant = entry;
     return status;
 }
 
 void tenants_set_defaults(struct tenants *tenants, const struct tenant_limits *defaults)
 {
     tenants->defaults = *defaults;
-    for (uint32_t i = 0; i < tenants->count; i++) {
-        if (!tenants->entries[i]->own_limits)
-            tenants->entries[i]->tenant.limits = *defaults;
-    }
+    for (uint32_t i = 0; i < tenants->count; i++)
+        tenants->entries[i]->limits = *defaults;
 }
 
 enum fire_status tenants_set_limits(struct tenants *tenants, const char *name,
                                     const struct tenant_limits *limits, struct fire_error *error)
 {
-    struct entry *entry;
+    struct tenant *entry;
     const enum fire_status status = find_entry(tenants, name, &entry, error);
 
     if (status != FIRE_OK)
         return status;
-    entry->tenant.limits = *limits;
-    entry->own_limits = true;
+    entry->limits = *limits;
     return FIRE_OK;
 }
 
@@ -146,5 +137,5 @@ uint32_t tenants_count(const struct tenants *tenants)
 
 struct tenant *tenants_at(struct tenants *tenants, uint32_t index)
 {
-    return index < tenants->count ? &tenants->entries[index]->tenant : NULL;
+    return index < tenants->count ? tenants->entries[index] : NULL;
 }

@@ -54,7 +54,7 @@ void tenants_close(struct tenants *tenants); /* NULL is allowed */
 FIRE_NODISCARD enum fire_status tenants_find(struct tenants *tenants, const char *name,
                                              struct tenant **tenant, struct fire_error *error);
 
-/* New default limits (reload): apply to every tenant without limits of its own. */
+/* New limits for every tenant, known or to come; limits of single tenants are set again after. */
 void tenants_set_defaults(struct tenants *tenants, const struct tenant_limits *defaults);
 /* Limits of one tenant by name, now and when it appears. */
 FIRE_NODISCARD enum fire_status tenants_set_limits(struct tenants *tenants, const char *name,

@@ -75,8 +75,9 @@ START_TEST(names_are_checked)
 }
 END_TEST
 
-/* Limits by name hold before the tenant appears and are not touched by new defaults. */
-START_TEST(own_limits_outlive_new_defaults)
+/* Limits by name hold before the tenant appears; new defaults are for everyone, so that a tenant
+ * that left the settings file has no limits of its own any more. */
+START_TEST(new_defaults_are_for_everyone)
 {
     struct tenants *tenants = open_tenants();
     struct tenant_limits own = defaults, fresh = defaults;
@@ -89,7 +90,7 @@ START_TEST(own_limits_outlive_new_defaults)
     ck_assert_int_eq(tenants_set_limits(tenants, "no good", &own, &error), FIRE_BAD_REQUEST);
     ck_assert_double_eq(find(tenants, "heavy")->limits.weight, 3);
     tenants_set_defaults(tenants, &fresh);
-    ck_assert_double_eq(find(tenants, "heavy")->limits.weight, 3);
+    ck_assert_double_eq(find(tenants, "heavy")->limits.weight, 2);
     ck_assert_double_eq(other->limits.weight, 2);
     ck_assert_double_eq(find(tenants, "new")->limits.weight, 2);
     tenants_close(tenants);
@@ -126,7 +127,7 @@ int main(void)
 
     tcase_add_test(tests, a_name_is_one_tenant);
     tcase_add_loop_test(tests, names_are_checked, 0, sizeof(names) / sizeof(names[0]));
-    tcase_add_test(tests, own_limits_outlive_new_defaults);
+    tcase_add_test(tests, new_defaults_are_for_everyone);
     tcase_add_test(tests, the_table_has_a_most);
     suite_add_tcase(suite, tests);
     runner = srunner_create(suite);
