@@ -15,7 +15,7 @@
 #define PING_LATENCY_COUNT 1000u
 #define HEALTH_METHOD      "/grpc.health.v1.Health/Check"
 
-/* --- helpers ------------------------------------------------------------------------------------ */
+/* --- helpers ---------------------------------------------------------------------------------- */
 
 bool firectl_pause(double seconds)
 {
@@ -115,7 +115,7 @@ static enum firectl_exit print_json(json_t *object)
     return FIRECTL_DONE;
 }
 
-/* --- health ------------------------------------------------------------------------------------- */
+/* --- health ----------------------------------------------------------------------------------- */
 
 static Grpc__Health__V1__HealthCheckResponse *health_check(struct admin *admin,
                                                            struct admin_failure *failure)
@@ -164,7 +164,7 @@ enum firectl_exit firectl_health(const struct firectl_args *args)
     return code;
 }
 
-/* --- status ------------------------------------------------------------------------------------- */
+/* --- status ----------------------------------------------------------------------------------- */
 
 static const char *level_name(Fire__V1__LogLevel level)
 {
@@ -363,7 +363,7 @@ enum firectl_exit firectl_status(const struct firectl_args *args)
     return code;
 }
 
-/* --- ping --------------------------------------------------------------------------------------- */
+/* --- ping ------------------------------------------------------------------------------------- */
 
 static int compare_numbers(const void *a, const void *b)
 {
@@ -460,7 +460,7 @@ enum firectl_exit firectl_ping(const struct firectl_args *args)
     return code;
 }
 
-/* --- drain -------------------------------------------------------------------------------------- */
+/* --- drain ------------------------------------------------------------------------------------ */
 
 enum firectl_exit firectl_drain(const struct firectl_args *args)
 {

@@ -144,7 +144,7 @@ void firectl_top_frame(FILE *stream, const char *address, const Fire__V1__Status
     frame_tenants(&frame, after);
 }
 
-/* --- without a screen --------------------------------------------------------------------------- */
+/* --- without a screen ------------------------------------------------------------------------- */
 
 static enum firectl_exit top_batch(const struct firectl_args *args, struct admin *admin)
 {
@@ -176,7 +176,7 @@ static enum firectl_exit top_batch(const struct firectl_args *args, struct admin
     return code;
 }
 
-/* --- on a screen -------------------------------------------------------------------------------- */
+/* --- on a screen ------------------------------------------------------------------------------ */
 
 /* Places the lines of `text`; headings, whose first letters are capitals, stand out. */
 static void screen_show(char *text, const char *footer)

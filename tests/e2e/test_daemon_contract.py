@@ -1,5 +1,5 @@
-"""Every method of the contract, called by another implementation of gRPC. The same bytes in give the
-same bytes out as firectl --local, whatever way they travel."""
+"""Every method of the contract, called by another implementation of gRPC. The same bytes in give
+the same bytes out as firectl --local, whatever way they travel."""
 
 import threading
 

@@ -15,9 +15,9 @@ import time
 
 import grpc
 import pytest
-from daemon import (FIRECTL, WAIT_S, Feed, begin, chunks, daemon, gaussian, header, refusal, refused,
-                    reinit_pb2, reinit_pb2_grpc, request, save, set_header, start, stream_messages,
-                    tensor_pb2)
+from daemon import (FIRECTL, WAIT_S, Feed, begin, chunks, daemon, gaussian, header, refusal,
+                    refused, reinit_pb2, reinit_pb2_grpc, request, save, set_header, start,
+                    stream_messages, tensor_pb2)
 
 assert daemon and start  # fixtures, found by their names
 
