@@ -1,7 +1,7 @@
 /* bucket: counts and lists only; nothing here decides.
  *
- * A lane that becomes empty goes back to a list of free ones: there are as many as jobs may wait, so
- * there always is one. */
+ * A lane that becomes empty goes back to a list of free ones: there are as many as jobs may wait,
+ * so there always is one. */
 #include "bucket.h"
 
 #include <math.h>
@@ -28,7 +28,7 @@ const char *close_reason_name(enum close_reason reason)
     return "none";
 }
 
-/* --- the table ---------------------------------------------------------------------------------- */
+/* --- the table ------------------------------------------------------------------------------- */
 
 static uint32_t head_count(uint32_t items)
 {
@@ -164,7 +164,7 @@ enum fire_status buckets_find(struct buckets *buckets, const struct fire_plan *p
     return FIRE_OK;
 }
 
-/* --- lanes -------------------------------------------------------------------------------------- */
+/* --- lanes ----------------------------------------------------------------------------------- */
 
 static struct lane **lane_head(const struct buckets *buckets, const struct bucket *bucket,
                                const struct tenant *tenant, enum job_priority priority)
@@ -242,7 +242,7 @@ static void lane_release(struct buckets *buckets, struct lane *lane)
     buckets->lane_free = lane;
 }
 
-/* --- jobs --------------------------------------------------------------------------------------- */
+/* --- jobs ------------------------------------------------------------------------------------ */
 
 uint32_t job_waiting(const struct job *job)
 {
@@ -414,7 +414,7 @@ void bucket_end(struct buckets *buckets, struct bucket *bucket)
         empty_add(buckets, bucket);
 }
 
-/* --- what is known of a bucket ------------------------------------------------------------------ */
+/* --- what is known of a bucket --------------------------------------------------------------- */
 
 double bucket_seconds(const struct bucket *bucket, uint32_t matrix_count)
 {

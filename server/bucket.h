@@ -18,8 +18,8 @@ FIRE_NODISCARD enum fire_status buckets_open(uint32_t buckets_max, uint32_t jobs
                                              struct buckets **buckets);
 void buckets_close(struct buckets *buckets); /* NULL is allowed */
 
-/* The bucket for a plan, made if new, with a copy of the plan. The one that has been empty longest is
- * given a new key when the table is full; FIRE_BUSY when none is empty. */
+/* The bucket for a plan, made if new, with a copy of the plan. The one that has been empty longest
+ * is given a new key when the table is full; FIRE_BUSY when none is empty. */
 FIRE_NODISCARD enum fire_status buckets_find(struct buckets *buckets, const struct fire_plan *plan,
                                              struct bucket **bucket, struct fire_error *error);
 

@@ -82,8 +82,8 @@ void buckets_push(struct buckets *buckets, struct bucket *bucket, struct job *jo
 void buckets_push_front(struct buckets *buckets, struct bucket *bucket, struct job *job);
 /* Nothing of the job waits any more. */
 void buckets_remove(struct buckets *buckets, struct job *job);
-/* The next `count_max` matrices of the job, or fewer, leave for a batch: a range without a gap. When
- * they were the last, the job is removed. */
+/* The next `count_max` matrices of the job, or fewer, leave for a batch: a range without a gap.
+ * When they were the last, the job is removed. */
 struct job_range buckets_deal(struct buckets *buckets, struct job *job, uint32_t count_max);
 /* Its delay has ended; its last safe moment has come, which moves it to the front. */
 void buckets_mark_ripe(struct job *job);

@@ -65,7 +65,7 @@ static struct waiter *waiter_of(struct batch *batch)
     return (struct waiter *)(void *)((char *)batch - offsetof(struct waiter, batch));
 }
 
-/* --- the threads that wait ---------------------------------------------------------------------- */
+/* --- the threads that wait ------------------------------------------------------------------- */
 
 static void tell_end(struct device *device, struct batch *batch)
 {
@@ -98,7 +98,7 @@ static void *waiter_main(void *data)
     return NULL;
 }
 
-/* --- opening and closing ------------------------------------------------------------------------ */
+/* --- opening and closing --------------------------------------------------------------------- */
 
 static void release(struct device *device)
 {
@@ -219,7 +219,7 @@ enum fire_status device_open(uv_loop_t *loop, const struct device_settings *sett
     return FIRE_OK;
 }
 
-/* --- batches ------------------------------------------------------------------------------------ */
+/* --- batches --------------------------------------------------------------------------------- */
 
 struct batch *device_free_batch(struct device *device)
 {
@@ -289,7 +289,8 @@ static void account(struct device *device, struct batch *batch)
         batch->device_s = fmax(seconds - device->lent_s, 0);
         batch->measured = batch->device_s > MEASURED_SHARE * seconds;
         device->lent_s = 0;
-        device->last_end_ns = batch->finished_ns;
+        if (batch->finished_ns > last)
+            device->last_end_ns = batch->finished_ns;
     }
     device->busy_s += batch->device_s;
     device->batches++;
@@ -339,7 +340,7 @@ static void on_ends(uv_async_t *async)
     }
 }
 
-/* --- what it says of itself --------------------------------------------------------------------- */
+/* --- what it says of itself ------------------------------------------------------------------ */
 
 uint32_t device_running(const struct device *device)
 {

@@ -15,15 +15,15 @@
 #include "scheduler_internal.h"
 
 #define BUCKETS_MAX    1024u
-#define RECENT_S       1.0  /* over which a tenant's share is measured */
-#define FACTOR_LEARN   0.3  /* of what a batch says about its bucket */
+#define FACTOR_LEARN   0.2  /* of what a batch says about its bucket */
+#define FACTOR_STEP    4.0  /* a batch that was held up longer than that counts as that */
 #define FACTOR_MOST    64.0 /* a bucket is so much slower or faster than its class at most */
 #define RETRY_MS_LEAST 5.0
 #define RETRY_MS_MOST  5000.0
 
 static const char *const priority_names[JOB_PRIORITY_COUNT] = { "interactive", "normal", "bulk" };
 
-/* --- life --------------------------------------------------------------------------------------- */
+/* --- life ------------------------------------------------------------------------------------ */
 
 static void release(struct scheduler *scheduler)
 {
@@ -109,7 +109,7 @@ struct device *first_in_service(const struct scheduler *scheduler)
     return NULL;
 }
 
-/* --- tenants ------------------------------------------------------------------------------------ */
+/* --- tenants --------------------------------------------------------------------------------- */
 
 /* A tenant that comes back starts where the least of the others stands: idling earns nothing. */
 static void tenant_wake(struct scheduler *scheduler, struct tenant *tenant)
@@ -141,15 +141,16 @@ void tenant_rest(struct scheduler *scheduler, struct tenant *tenant)
     tenant->active = false;
 }
 
+/* Ends are told in order, but their times come from threads that may have woken in another. */
 static void add_recent(struct tenant *tenant, double seconds, uint64_t now_ns)
 {
-    const double age_s = (double)(now_ns - tenant->recent_at_ns) / 1e9;
-
-    tenant->recent_seconds = tenant->recent_seconds * exp(-age_s / RECENT_S) + seconds;
+    if (now_ns < tenant->recent_at_ns)
+        now_ns = tenant->recent_at_ns;
+    tenant->recent_seconds = tenant_recent_s(tenant, now_ns) + seconds;
     tenant->recent_at_ns = now_ns;
 }
 
-/* --- jobs come and go --------------------------------------------------------------------------- */
+/* --- jobs come and go ------------------------------------------------------------------------ */
 
 enum fire_status scheduler_submit(struct scheduler *scheduler, struct job *job,
                                   struct fire_error *error)
@@ -268,7 +269,7 @@ void scheduler_drain(struct scheduler *scheduler)
     dispatch(scheduler);
 }
 
-/* --- batches end -------------------------------------------------------------------------------- */
+/* --- batches end ----------------------------------------------------------------------------- */
 
 static void learn(struct scheduler *scheduler, struct device *device, const struct batch *batch)
 {
@@ -284,8 +285,10 @@ static void learn(struct scheduler *scheduler, struct device *device, const stru
     if (bucket->size_max < scheduler->settings.slots_max && size >= bucket->size_max)
         bucket->size_max *= 2; /* there is memory again */
     if (batch->measured && took_s > 0 && expected_s > 0) {
-        ratio = fmin(fmax(took_s / expected_s, 1 / FACTOR_MOST), FACTOR_MOST);
-        bucket->factor *= pow(ratio / bucket->factor, FACTOR_LEARN);
+        ratio = took_s / expected_s / bucket->factor;
+        ratio = fmin(fmax(ratio, 1 / FACTOR_STEP), FACTOR_STEP);
+        bucket->factor *= pow(ratio, FACTOR_LEARN);
+        bucket->factor = fmin(fmax(bucket->factor, 1 / FACTOR_MOST), FACTOR_MOST);
         cost_learn(model, &bucket->plan, size, batch->device_s);
     }
     bucket_refresh(scheduler, bucket);
@@ -364,8 +367,8 @@ static void log_batch(const struct device *device, const struct batch *batch)
         LOG_F64("compute_ms", batch->device_s * 1e3), LOG_F64("estimate_ms", batch->cost_s * 1e3));
 }
 
-/* Adds a range to those that wait again: to a neighbour if there is one, so that pieces of one range
- * become one again. False: there is no room. */
+/* Adds a range to those that wait again: to a neighbour if there is one, so that pieces of one
+ * range become one again. False: there is no room. */
 static bool add_range(struct job *job, struct job_range range)
 {
     for (uint32_t i = 0; i < job->again_count;) {
@@ -493,7 +496,7 @@ void scheduler_batch_done(struct device *device, struct batch *batch, void *data
     dispatch(scheduler);
 }
 
-/* --- what it knows ------------------------------------------------------------------------------ */
+/* --- what it knows --------------------------------------------------------------------------- */
 
 static double least_backlog_s(const struct scheduler *scheduler, uint32_t *devices)
 {

@@ -11,8 +11,10 @@
 #include "clock.h"
 #include "scheduler_internal.h"
 
-#define SLACK_NS    CLOCK_NS_PER_MS /* between the last safe moment's end and the deadline */
-#define NOT_IN_HEAP UINT32_MAX
+#define SLACK_NS      CLOCK_NS_PER_MS        /* before the deadline, */
+#define SLACK_PART    16u                    /* and this part of the time that was given, */
+#define SLACK_NS_MOST (20 * CLOCK_NS_PER_MS) /* of which so much at most */
+#define NOT_IN_HEAP   UINT32_MAX
 
 static void place(struct scheduler *scheduler, uint32_t index, struct job *job)
 {
@@ -54,7 +56,9 @@ static void sift_down(struct scheduler *scheduler, uint32_t index, struct job *j
 static uint64_t last_safe_ns(const struct job *job)
 {
     const double cost_ns = job->cost_s * job->matrix_count * 1e9;
-    const uint64_t reserve = SLACK_NS + (cost_ns < 1e18 ? (uint64_t)cost_ns : (uint64_t)1e18);
+    const uint64_t part_ns = (job->deadline_ns - job->submitted_ns) / SLACK_PART;
+    const uint64_t reserve = SLACK_NS + (part_ns < SLACK_NS_MOST ? part_ns : SLACK_NS_MOST) +
+                             (cost_ns < 1e18 ? (uint64_t)cost_ns : (uint64_t)1e18);
 
     return job->deadline_ns > reserve ? job->deadline_ns - reserve : 0;
 }

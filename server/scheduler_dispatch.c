@@ -1,15 +1,15 @@
 /* scheduler_dispatch: what a device gets next.
  *
- * Choice. Tenants compete by virtual time, the device time they used over their weight; whoever has
- * least goes first, whatever class its jobs are. Classes order the jobs of one tenant. Bulk that has
- * not aged goes only where nothing else of any tenant would; a tenant over its device share only
+ * Choice. Tenants compete by virtual time, the device time they used over their weight; whoever
+ * has least goes first, whatever class its jobs are. Classes order the jobs of one tenant. Bulk that
+ * has not aged goes only where nothing else of any tenant would; a tenant over its device share only
  * where the device would idle.
  *
- * Room. An idle device takes anything. A busy one takes a second batch while both together are short:
- * one of full size early, a smaller one only when the device is about to fall idle, so that company
- * can still join. If the batch that is due by fairness does not fit, nothing else takes its place:
- * the device runs dry first. So a small job waits for one large matrix at most; where the backend
- * can put an urgent batch between the steps of a large matrix, not even that. */
+ * Room. An idle device takes anything. A busy one takes a second batch while both together are
+ * short: one of full size early, a smaller one only when the device is about to fall idle, so that
+ * company can still join. If the batch that is due by fairness does not fit, nothing else takes its
+ * place: the device runs dry first. So a small job waits for one large matrix at most; where the
+ * backend can put an urgent batch between the steps of a large matrix, not even that. */
 #include <math.h>
 #include <string.h>
 
@@ -23,7 +23,6 @@
 #define URGENT_COST_S     0.005 /* … and it is shorter than this */
 #define URGENT_SLACK_S    0.020 /* … and its tenant is no further ahead of whom it interrupts */
 #define BEGIN_MARGIN_NS   (20 * CLOCK_NS_PER_MS) /* for estimates of when a batch will begin */
-#define RECENT_S          1.0                    /* over which a tenant's share is measured */
 
 enum fit { FIT_NOW, FIT_URGENT, FIT_WAIT };
 
@@ -47,7 +46,7 @@ static double target_s(const struct scheduler *scheduler)
     return scheduler->settings.batch_target_us / 1e6;
 }
 
-/* --- how large ---------------------------------------------------------------------------------- */
+/* --- how large ------------------------------------------------------------------------------- */
 
 static uint32_t efficient_size(const struct scheduler *scheduler, const struct bucket *bucket)
 {
@@ -77,7 +76,7 @@ void bucket_refresh(struct scheduler *scheduler, struct bucket *bucket)
     bucket->efficient_size = efficient_size(scheduler, bucket);
 }
 
-/* --- which -------------------------------------------------------------------------------------- */
+/* --- which ----------------------------------------------------------------------------------- */
 
 static bool is_ready(const struct scheduler *scheduler, const struct bucket *bucket)
 {
@@ -161,14 +160,10 @@ static struct lane *best_lane(const struct scheduler *scheduler, const struct te
     return best;
 }
 
-static bool is_over_share(struct tenant *tenant, uint64_t now_ns)
+static bool is_over_share(const struct tenant *tenant, uint64_t now_ns)
 {
-    const double age_s = (double)(now_ns - tenant->recent_at_ns) / 1e9;
-
-    if (tenant->limits.device_share_max >= 1)
-        return false;
-    return tenant->recent_seconds * exp(-age_s / RECENT_S) >
-           tenant->limits.device_share_max * RECENT_S;
+    return tenant->limits.device_share_max < 1 &&
+           tenant_recent_s(tenant, now_ns) > tenant->limits.device_share_max * SCHEDULER_RECENT_S;
 }
 
 static bool goes_before(const struct choice *a, const struct choice *b)
@@ -212,7 +207,7 @@ static struct choice choose(struct scheduler *scheduler, const struct room *room
     return due;
 }
 
-/* --- filling ------------------------------------------------------------------------------------ */
+/* --- filling --------------------------------------------------------------------------------- */
 
 struct filling {
     struct scheduler *scheduler;
@@ -349,7 +344,7 @@ static void fill(struct filling *filling, struct lane *lane)
     take_others(filling, bucket, true);
 }
 
-/* --- sending ------------------------------------------------------------------------------------ */
+/* --- sending --------------------------------------------------------------------------------- */
 
 /* The estimate is charged at once, so that the next choice knows of it. */
 static void charge_estimate(struct scheduler *scheduler, const struct batch *batch,

@@ -3,6 +3,7 @@
 #ifndef FIRED_SCHEDULER_INTERNAL_H
 #define FIRED_SCHEDULER_INTERNAL_H
 
+#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -10,6 +11,7 @@
 #include "scheduler.h"
 
 #define SCHEDULER_DEVICES_MAX 16u
+#define SCHEDULER_RECENT_S    1.0 /* over which a tenant's share is measured */
 
 /* A lane and the virtual time at which its next job would start. */
 struct lane_entry {
@@ -57,7 +59,7 @@ struct scheduler {
     void *closed_data;
 };
 
-/* --- scheduler_attention.c --- */
+/* --- scheduler_attention.c ------------------------------------------------------------------- */
 FIRE_NODISCARD enum fire_status attention_open(struct scheduler *scheduler,
                                                struct fire_error *error);
 void attention_close(struct scheduler *scheduler, uv_close_cb closed);
@@ -66,18 +68,27 @@ void attention_add(struct scheduler *scheduler, struct job *job);
 void attention_remove(struct scheduler *scheduler, struct job *job); /* not kept: nothing */
 void attention_arm(struct scheduler *scheduler);
 
-/* --- scheduler_dispatch.c --- */
+/* --- scheduler_dispatch.c -------------------------------------------------------------------- */
 /* Gives the devices what they have room for, tells of jobs that ended, arms the timer. */
 void dispatch(struct scheduler *scheduler);
 /* Estimates of a bucket from the model of the device in service. */
 void bucket_refresh(struct scheduler *scheduler, struct bucket *bucket);
 
-/* --- scheduler.c --- */
+/* --- scheduler.c ----------------------------------------------------------------------------- */
 /* Ends what waits of a job: its rest is not computed. It is told later. */
 void end_waiting(struct scheduler *scheduler, struct job *job, enum fire_status outcome);
 void tell_ended(struct scheduler *scheduler);
 void tenant_rest(struct scheduler *scheduler, struct tenant *tenant);
 struct device *first_in_service(const struct scheduler *scheduler);
+
+/* Device seconds of late: what was used a while ago counts less. */
+static inline double tenant_recent_s(const struct tenant *tenant, uint64_t now_ns)
+{
+    const uint64_t at_ns = tenant->recent_at_ns;
+    const double age_s = now_ns > at_ns ? (double)(now_ns - at_ns) / 1e9 : 0;
+
+    return tenant->recent_seconds * exp(-age_s / SCHEDULER_RECENT_S);
+}
 
 static inline double tenant_weight(const struct tenant *tenant)
 {

@@ -15,7 +15,11 @@
 #define TENANTS    4u
 #define FOREVER_US 1000000000u /* a delay that no test waits for */
 #define FULL_SLOTS 16u         /* fewer than an efficient batch of 16 x 16 anywhere */
-#define LARGE_SIDE 1536u       /* one matrix takes tens of milliseconds anywhere */
+#if defined(__SANITIZE_THREAD__)
+#define LARGE_SIDE 768u /* one matrix takes tens of milliseconds anywhere */
+#else
+#define LARGE_SIDE 1536u
+#endif
 
 static const struct scheduler_settings usual = { .batch_target_us = 2000,
                                                  .slots_max = 256,
