@@ -330,6 +330,7 @@ struct client_call *client_open(struct rpc_fixture *fixture, const char *path, u
                                 const struct fixture_header *headers)
 {
     struct client_call *call = calloc(1, sizeof(*call));
+    grpc_slice method = grpc_slice_from_copied_string(path);
     grpc_metadata metadata[HEADERS_MAX];
     grpc_op operation;
     size_t count = 0;
@@ -341,9 +342,9 @@ struct client_call *client_open(struct rpc_fixture *fixture, const char *path, u
 
     ck_assert_ptr_nonnull(call);
     call->fixture = fixture;
-    call->core =
-        grpc_channel_create_call(fixture->channel, NULL, GRPC_PROPAGATE_DEFAULTS, fixture->queue,
-                                 grpc_slice_from_copied_string(path), NULL, deadline, NULL);
+    call->core = grpc_channel_create_call(fixture->channel, NULL, GRPC_PROPAGATE_DEFAULTS,
+                                          fixture->queue, method, NULL, deadline, NULL);
+    grpc_slice_unref(method);
     memset(metadata, 0, sizeof(metadata));
     for (; headers && headers[count].key; count++) {
         ck_assert_uint_lt(count, HEADERS_MAX);
