@@ -186,30 +186,53 @@ static void TN(pack_b)(const struct product *product, uint32_t p0, uint32_t kc, 
     }
 }
 
-/* Columns i.. of the transposed A (k x m), rows p0.., as one panel of `rows` columns. Away from the
- * end of a row PRODUCT_PAD elements are copied at a time: the surplus is overwritten by the next
- * row's, or falls into the slack behind the panel. */
-static void TN(pack_a)(const struct product *product, uint32_t p0, uint32_t kc, uint32_t i,
-                       uint32_t rows, T *packed)
+/* Rows [i, i + rows) of a block row of C, and where its columns of the transposed A are packed. */
+struct TN(chunk) {
+    uint32_t i, rows;
+    T *packed;
+};
+
+/* Elements of a packed panel of A: rows of `rows` <= MR elements. They are written PANEL_COPY at a
+ * time, the surplus to be overwritten by the next row or to fall behind the last one. */
+#define PANEL_COPY     ((MR + VL - 1) / VL * VL)
+#define PANEL_ELEMENTS (KC * MR + PRODUCT_PAD)
+
+/* Rows [begin, end) of the transposed A into the panel of one chunk. */
+INLINE void TN(pack_strip)(const struct product *product, const struct TN(chunk) * chunk,
+                           size_t begin, size_t end, T *packed)
 {
-    const bool whole = i + PRODUCT_PAD <= product->lda;
+    const size_t rows = chunk->rows;
 
-    for (uint32_t p = 0; p < kc; p++) {
-        const size_t at = (size_t)(p0 + p) * product->lda + i;
-        const uint32_t count = whole ? PRODUCT_PAD : rows;
+    if (product->narrow) {
+        for (size_t p = begin; p < end; p++, packed += rows) {
+            const float *source = (const float *)product->a + p * product->lda + chunk->i;
 
-        if (product->narrow) {
-            const float *source = (const float *)product->a + at;
-
-            for (uint32_t r = 0; r < count; r++)
+            for (size_t r = 0; r < rows; r++)
                 packed[r] = (T)source[r];
-        } else if (whole) {
-            memcpy(packed, (const T *)product->a + at, PRODUCT_PAD * sizeof(T));
-        } else {
-            for (uint32_t r = 0; r < rows; r++)
-                packed[r] = ((const T *)product->a + at)[r];
         }
-        packed += rows;
+    } else if (chunk->i + PANEL_COPY <= product->lda) {
+        for (size_t p = begin; p < end; p++, packed += rows)
+            memcpy(packed, (const T *)product->a + p * product->lda + chunk->i,
+                   PANEL_COPY * sizeof(T));
+    } else {
+        for (size_t p = begin; p < end; p++, packed += rows) {
+            for (size_t r = 0; r < rows; r++)
+                packed[r] = ((const T *)product->a + p * product->lda + chunk->i)[r];
+        }
+    }
+}
+
+/* Columns of the transposed A (k x m), rows p0.., as one panel for each chunk. Some rows are read
+ * for all chunks before the next ones: the chunks share cache lines. */
+static void TN(pack_a)(const struct product *product, uint32_t p0, uint32_t kc,
+                       const struct TN(chunk) * chunks, uint32_t count)
+{
+    for (uint32_t p = 0; p < kc; p += PACK_STRIP) {
+        const uint32_t end = p + PACK_STRIP < kc ? p + PACK_STRIP : kc;
+
+        for (uint32_t c = 0; c < count; c++)
+            TN(pack_strip)
+        (product, &chunks[c], p0 + p, p0 + end, chunks[c].packed + (size_t)p * chunks[c].rows);
     }
 }
 
@@ -218,7 +241,6 @@ struct TN(depth) {
     uint32_t p0, kc;
     uint32_t i0, i1, j0, j1;
     const T *packed_b;
-    T *packed_a;
     T beta;
     bool first; /* block of depth: C gets beta times what it was */
     bool pack_a;
@@ -255,10 +277,11 @@ INLINE const T *TN(find_in_b)(const struct TN(depth) * depth, uint32_t i, uint32
     return depth->packed_b + (size_t)panel * NR * depth->kc + (i - first);
 }
 
-/* All columns of the tile for rows [i, i + rows). */
+/* All columns of the tile for one chunk of rows. */
 static void TN(row_of_blocks)(const struct product *product, const struct TN(depth) * depth,
-                              uint32_t i, uint32_t rows)
+                              const struct TN(chunk) * chunk)
 {
+    const uint32_t i = chunk->i, rows = chunk->rows;
     const int by_rows = !product->a_transposed;
     const TN(block_function) *functions = TN(block_table)[by_rows][rows - 1];
     struct TN(block)
@@ -272,8 +295,7 @@ static void TN(row_of_blocks)(const struct product *product, const struct TN(dep
     if (a) {
         block.a_col_stride = a_step;
     } else if (depth->pack_a) {
-        TN(pack_a)(product, depth->p0, depth->kc, i, rows, depth->packed_a);
-        a = depth->packed_a;
+        a = chunk->packed;
         a_step = block.a_col_stride = rows;
     } else if (by_rows) {
         a = (const T *)product->a + (size_t)i * product->lda + depth->p0;
@@ -308,7 +330,33 @@ static void TN(row_of_blocks)(const struct product *product, const struct TN(dep
     }
 }
 
-/* Scratch: KC x NR-padded columns of B, then KC x MR of A. */
+/* Rows [i0, i1) of the tile at one depth, some chunks of `height` rows at a time. Full blocks share
+ * the rows evenly, so that none is left with few. */
+static void TN(rows_of_blocks)(const struct product *product, const struct TN(depth) * depth,
+                               uint32_t height, T *packed_a)
+{
+    uint32_t left = (depth->i1 - depth->i0 + height - 1) / height; /* chunks */
+    uint32_t i = depth->i0;
+
+    while (left > 0) {
+        struct TN(chunk) chunks[PACK_CHUNKS];
+        uint32_t count = 0;
+
+        for (; count < PACK_CHUNKS && left > 0; count++, left--) {
+            const uint32_t rest = depth->i1 - i;
+            const uint32_t rows = height == MR ? rest / left : rest < height ? rest : height;
+
+            chunks[count] = (struct TN(chunk)){ i, rows, packed_a + count * PANEL_ELEMENTS };
+            i += rows;
+        }
+        if (depth->pack_a)
+            TN(pack_a)(product, depth->p0, depth->kc, chunks, count);
+        for (uint32_t c = 0; c < count; c++)
+            TN(row_of_blocks)(product, depth, &chunks[c]);
+    }
+}
+
+/* Scratch: KC x NR-padded columns of B, then PACK_CHUNKS panels of A. */
 static void TN(tile)(const struct product *product, uint32_t i0, uint32_t i1, uint32_t j0,
                      uint32_t j1, void *scratch)
 {
@@ -318,7 +366,6 @@ static void TN(tile)(const struct product *product, uint32_t i0, uint32_t i1, ui
     const uint32_t width = (j1 - j0 + (uint32_t)VL - 1) / (uint32_t)VL * (uint32_t)VL;
     /* Rows of a block. What a block computes below the diagonal is lost: low blocks lose less. */
     const uint32_t height = product->upper && product->n <= LOW_BLOCKS_SIDE ? LOW_BLOCK_ROWS : MR;
-    const uint32_t chunks = (i1 - i0 + height - 1) / height;
     struct TN(depth) depth = { .i0 = i0, .i1 = i1, .j0 = j0, .j1 = j0 + width };
     uint32_t p_begin = 0, p_end = product->k;
     bool first = true;
@@ -340,7 +387,6 @@ static void TN(tile)(const struct product *product, uint32_t i0, uint32_t i1, ui
                                             p_end - p_begin >= PACK_DEPTH && width >= PACK_ROWS);
     T *packed_b = scratch;
 
-    depth.packed_a = packed_b + (size_t)KC * ENGINE_TILE_COLUMNS_MAX;
     depth.pack_a = product->a_transposed && pack_a;
     depth.square = product->a_transposed && product->a == product->b;
     for (uint32_t p = p_begin; p < p_end || first; p += depth.kc) {
@@ -354,13 +400,8 @@ static void TN(tile)(const struct product *product, uint32_t i0, uint32_t i1, ui
         if (pack_b)
             TN(pack_b)(product, p, depth.kc, j0, width, packed_b);
         depth.packed_b = pack_b ? packed_b : NULL;
-        for (uint32_t chunk = 0, i = i0; chunk < chunks; chunk++) {
-            const uint32_t rows =
-                height < MR ? (i1 - i < height ? i1 - i : height) : (i1 - i) / (chunks - chunk);
-
-            TN(row_of_blocks)(product, &depth, i, rows);
-            i += rows;
-        }
+        TN(rows_of_blocks)
+        (product, &depth, height, packed_b + (size_t)KC * ENGINE_TILE_COLUMNS_MAX);
         if (depth.kc == 0)
             break;
     }
@@ -710,5 +751,7 @@ static double TN(replace)(float *w, const void *x_data, double factor, size_t n)
 
 #undef VL
 #undef NR
+#undef PANEL_COPY
+#undef PANEL_ELEMENTS
 #undef WIDE_LANES
 #undef SUM_STEP

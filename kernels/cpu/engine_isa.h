@@ -29,20 +29,21 @@
 #define LOW_BLOCKS_SIDE 320u
 #define PACK_DEPTH      64u
 #define PACK_ROWS       96u
-/* Rows of B to a block of depth. A sum is rounded at each of its terms: short blocks, added up
- * afterwards, halve the error of a long f32 sum. */
-#define ENGINE_DEPTH_F32 128u
-#define ENGINE_DEPTH_F64 256u
-#define SUM_REGISTERS    4
-#define root_f32         sqrtf
-#define root_f64         sqrt
+#define PACK_CHUNKS     8u  /* panels of A that are packed together … */
+#define PACK_STRIP      64u /* … so many rows at a time */
+/* Rows of B to a block of depth, at most; the rounding of a sum grows with it. */
+#define DEPTH_F32       384u
+#define DEPTH_F64     256u
+#define SUM_REGISTERS 4
+#define root_f32      sqrtf
+#define root_f64      sqrt
 
 typedef int32_t bits_f32;
 typedef int64_t bits_f64;
 
 #define T        float
 #define TN(name) name##_f32
-#define KC       384u
+#define KC       DEPTH_F32
 #include "engine_body.h"
 #undef T
 #undef TN
@@ -50,7 +51,7 @@ typedef int64_t bits_f64;
 
 #define T        double
 #define TN(name) name##_f64
-#define KC       256u
+#define KC       DEPTH_F64
 #include "engine_body.h"
 #undef T
 #undef TN
@@ -96,13 +97,15 @@ static void narrow(void *data, size_t count)
 #define f32_BYTES sizeof(float)
 #define f64_BYTES sizeof(double)
 
+/* What tile() uses: packed B, then panels of A. */
+#define SCRATCH(depth, type)                                                                       \
+    (((depth)*ENGINE_TILE_COLUMNS_MAX + PACK_CHUNKS * ((depth)*MR + PRODUCT_PAD)) * sizeof(type))
+#define SCRATCH_F32 SCRATCH(DEPTH_F32, float)
+#define SCRATCH_F64 SCRATCH(DEPTH_F64, double)
+
 const struct engine ENGINE_SYMBOL = {
     .name = ENGINE_NAME,
-    .scratch_bytes =
-        ENGINE_DEPTH_F32 * (ENGINE_TILE_COLUMNS_MAX + PRODUCT_PAD) * sizeof(float) >
-                ENGINE_DEPTH_F64 *(ENGINE_TILE_COLUMNS_MAX + PRODUCT_PAD) * sizeof(double)
-            ? ENGINE_DEPTH_F32 *(ENGINE_TILE_COLUMNS_MAX + PRODUCT_PAD) * sizeof(float)
-            : ENGINE_DEPTH_F64 *(ENGINE_TILE_COLUMNS_MAX + PRODUCT_PAD) * sizeof(double),
+    .scratch_bytes = SCRATCH_F32 > SCRATCH_F64 ? SCRATCH_F32 : SCRATCH_F64,
     .tile_rows = TILE_ROWS,
     .tiny = &ENGINE_TINY,
     .narrow = narrow,
