@@ -1,0 +1,242 @@
+/* The products and the inverse everything is made of, on every path, against sums in f64. Sides are
+ * those where the code changes its way: blocks of rows, panels of one register, packed operands,
+ * several tiles, blocks of depth. */
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dense.h"
+#include "isa.h"
+#include "matrices.h"
+#include "projection.h"
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+static const char *const paths[] = { "portable", "avx2", "avx512" };
+
+/* Rows and columns of X. */
+static const uint32_t shapes[][2] = {
+    { 1, 1 },    { 5, 3 },    { 16, 16 },   { 33, 17 },   { 40, 31 },   { 64, 64 },   { 70, 65 },
+    { 129, 95 }, { 97, 160 }, { 200, 161 }, { 300, 257 }, { 450, 321 }, { 130, 523 }, { 420, 530 },
+};
+
+struct bench {
+    struct crew crew;
+    void *scratch;
+};
+
+static bool open_crew(struct bench *bench, const char *path, uint32_t cols)
+{
+    struct isa_choice engines;
+    char reason[200];
+
+    if (!path_exists(path)) {
+        fprintf(stderr, "skipped: path %s, which this CPU does not have\n", path);
+        return false;
+    }
+    ck_assert_int_eq(isa_choose(path, &engines, reason, sizeof(reason)), FIRE_OK);
+    bench->scratch = aligned_alloc(64, (dense_scratch_bytes(engines.exact, cols) + 63) / 64 * 64);
+    ck_assert_ptr_nonnull(bench->scratch);
+    bench->crew = (struct crew){ .engine = engines.exact, .scratch = &bench->scratch };
+    return true;
+}
+
+/* A padded copy of a rows x cols matrix; zeros for NULL. */
+static void *padded(const double *from, uint32_t rows, uint32_t cols, enum fire_dtype dtype)
+{
+    const size_t ld = dense_stride(cols), bytes = rows * ld * fire_dtype_bytes(dtype);
+    void *array = aligned_alloc(64, (bytes + 63) / 64 * 64);
+
+    ck_assert_ptr_nonnull(array);
+    memset(array, 0, bytes);
+    for (size_t i = 0; from && i < rows; i++) {
+        for (size_t j = 0; j < cols; j++) {
+            if (dtype == FIRE_F64)
+                ((double *)array)[i * ld + j] = from[i * cols + j];
+            else
+                ((float *)array)[i * ld + j] = (float)from[i * cols + j];
+        }
+    }
+    return array;
+}
+
+static double element(const void *array, enum fire_dtype dtype, size_t index)
+{
+    return dtype == FIRE_F64 ? ((const double *)array)[index]
+                             : (double)((const float *)array)[index];
+}
+
+/* The largest difference between the upper triangles of a padded g and of `want`. */
+static double upper_error(const void *g, enum fire_dtype dtype, const double *want, uint32_t n)
+{
+    double worst = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        for (size_t j = i; j < n; j++) {
+            const double d = fabs(element(g, dtype, i * dense_stride(n) + j) - want[i * n + j]);
+
+            worst = d <= worst ? worst : d; /* a NaN is the worst */
+        }
+    }
+    return worst;
+}
+
+static double *gaussian(uint32_t rows, uint32_t cols)
+{
+    double *w = matrix_alloc(rows, cols);
+    struct fire_random random;
+
+    fire_random_init(&random, rows * 1000 + cols);
+    matrix_gaussian(&random, rows, cols, w);
+    matrix_round(w, (size_t)rows * cols);
+    return w;
+}
+
+/* X^T X in f64. */
+static double *gram_of(const double *x, uint32_t rows, uint32_t cols)
+{
+    double *transposed = matrix_alloc(cols, rows), *g = matrix_alloc(cols, cols);
+
+    matrix_transpose(x, rows, cols, transposed);
+    matrix_multiply(transposed, x, cols, rows, cols, g);
+    free(transposed);
+    return g;
+}
+
+static void assert_gram(const struct crew *crew, const double *x, const uint32_t shape[2],
+                        enum fire_dtype dtype, bool narrow)
+{
+    const uint32_t rows = shape[0], cols = shape[1];
+    const size_t ld = dense_stride(cols);
+    const double unit = dtype == FIRE_F64 ? 0x1p-53 : 0x1p-24;
+    void *padded_x = padded(x, rows, cols, narrow ? FIRE_F32 : dtype);
+    void *g = padded(NULL, cols, cols, dtype);
+    double *want = gram_of(x, rows, cols);
+    double error;
+
+    dense_gram(crew, dtype, narrow, padded_x, ld, rows, cols, g, ld);
+    error = upper_error(g, dtype, want, cols);
+    /* entries are at most some `rows`; their errors are those of as many additions */
+    ck_assert_msg(error <= 4 * unit * rows * sqrt(rows) + 16 * unit * rows,
+                  "%s: Gram of %u x %u, %s%s: error %g", crew->engine->name, rows, cols,
+                  fire_dtype_name(dtype), narrow ? " from f32" : "", error);
+    free(padded_x);
+    free(g);
+    free(want);
+}
+
+START_TEST(gram_matrices_are_right)
+{
+    const uint32_t *shape = shapes[(size_t)_i / COUNT(paths)];
+    struct bench bench;
+
+    if (!open_crew(&bench, paths[(size_t)_i % COUNT(paths)], shape[1]))
+        return;
+    double *x = gaussian(shape[0], shape[1]);
+
+    assert_gram(&bench.crew, x, shape, FIRE_F32, false);
+    assert_gram(&bench.crew, x, shape, FIRE_F64, false);
+    assert_gram(&bench.crew, x, shape, FIRE_F64, true);
+    free(x);
+    free(bench.scratch);
+}
+END_TEST
+
+/* Z = I + G / rows is well conditioned; Z Z^-1 is the identity. */
+static void assert_inverse(const struct crew *crew, const double *z, uint32_t n,
+                           enum fire_dtype dtype)
+{
+    const size_t ld = dense_stride(n);
+    void *inverse = padded(z, n, n, dtype), *space;
+    double *s = matrix_alloc(n, n), *product = matrix_alloc(n, n);
+    double worst = 0;
+
+    space = aligned_alloc(64, dense_inverse_space(n) * sizeof(double));
+    ck_assert_ptr_nonnull(space);
+    ck_assert(dense_inverse(crew, dtype, inverse, ld, n, space));
+    for (size_t i = 0; i < n; i++) {
+        for (size_t j = 0; j < n; j++)
+            s[i * n + j] = element(inverse, dtype, i <= j ? i * ld + j : j * ld + i);
+    }
+    matrix_multiply(z, s, n, n, n, product);
+    for (size_t i = 0; i < n; i++) {
+        for (size_t j = 0; j < n; j++) {
+            const double d = fabs(product[i * n + j] - (i == j));
+
+            worst = d <= worst ? worst : d;
+        }
+    }
+    ck_assert_msg(worst <= (dtype == FIRE_F64 ? 1e-13 : 2e-5), "%s: inverse, side %u, %s: error %g",
+                  crew->engine->name, n, fire_dtype_name(dtype), worst);
+    free(inverse);
+    free(space);
+    free(s);
+    free(product);
+}
+
+START_TEST(inverses_are_right)
+{
+    const uint32_t *shape = shapes[(size_t)_i / COUNT(paths)];
+    const uint32_t n = shape[1];
+    struct bench bench;
+
+    if (!open_crew(&bench, paths[(size_t)_i % COUNT(paths)], n))
+        return;
+    double *x = gaussian(shape[0], n), *z = gram_of(x, shape[0], n);
+
+    for (size_t i = 0; i < n; i++) {
+        for (size_t j = 0; j < n; j++)
+            z[i * n + j] = z[i * n + j] / shape[0] + (i == j);
+    }
+    assert_inverse(&bench.crew, z, n, FIRE_F32);
+    assert_inverse(&bench.crew, z, n, FIRE_F64);
+    free(x);
+    free(z);
+    free(bench.scratch);
+}
+END_TEST
+
+/* -Z is not positive definite, whatever the side. */
+START_TEST(what_is_not_positive_definite_has_no_inverse)
+{
+    for (size_t s = 0; s < COUNT(shapes); s++) {
+        const uint32_t n = shapes[s][1];
+        const size_t ld = dense_stride(n);
+        struct bench bench;
+
+        if (!open_crew(&bench, paths[_i], n))
+            return;
+        float *z = padded(NULL, n, n, FIRE_F32);
+        void *space = aligned_alloc(64, dense_inverse_space(n) * sizeof(double));
+
+        ck_assert_ptr_nonnull(space);
+        for (size_t i = 0; i < n; i++)
+            z[i * ld + i] = i + 1 < n ? 1 : -1;
+        ck_assert(!dense_inverse(&bench.crew, FIRE_F32, z, ld, n, space));
+        free(z);
+        free(space);
+        free(bench.scratch);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("dense");
+    TCase *tests = tcase_create("paths");
+    SRunner *runner;
+    int failed;
+
+    tcase_set_timeout(tests, 120);
+    tcase_add_loop_test(tests, gram_matrices_are_right, 0, (int)(COUNT(shapes) * COUNT(paths)));
+    tcase_add_loop_test(tests, inverses_are_right, 0, (int)(COUNT(shapes) * COUNT(paths)));
+    tcase_add_loop_test(tests, what_is_not_positive_definite_has_no_inverse, 0, (int)COUNT(paths));
+    suite_add_tcase(suite, tests);
+    runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
