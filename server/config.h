@@ -63,7 +63,9 @@ struct config {
 
     uint32_t deadline_ms_default;        /* unary without a deadline */
     uint32_t stream_deadline_ms_default; /* streams without one */
+    uint32_t deadline_ms_max;            /* a caller's longer one is cut to it; 0: any */
     uint32_t idle_ms_max;                /* a caller that neither reads nor sends so long is cut */
+    uint64_t upload_bytes_per_s_min;     /* an open upload slower than that is cut; 0: none is */
     uint32_t drain_ms_max;
 
     uint32_t delay_us;

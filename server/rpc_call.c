@@ -33,6 +33,11 @@
 #define DEADLINE_ROUNDING   100u
 #define DRAINING_RETRY_MS   1000u
 #define STATUS_TEXT_DEFAULT "no details"
+/* A request without tensors follows its headers at once. */
+#define SMALL_IDLE_MS          5000u
+#define SMALL_IDLE_DRAINING_MS 250u
+#define SMALL_AWAITED_MAX      1024u
+#define AWAITED_PART           2u /* of the message budget, for one tenant */
 
 struct rpc_call {
     struct rpc_server *rpc;
@@ -75,6 +80,12 @@ struct rpc_call {
     uint64_t timer_at_ns;    /* when it is armed for */
     uint64_t receive_due_ns; /* CLOCK_NEVER_NS: the caller owes us nothing */
     uint64_t send_due_ns;    /* CLOCK_NEVER_NS: nothing is being sent */
+
+    uint64_t receive_bytes_max;
+    uint64_t asked_ns; /* since when the caller owes us a message */
+    bool uploading;
+    uint64_t upload_ns; /* owed in all since the rate was last looked at */
+    uint64_t upload_bytes;
 
     uint64_t charged;  /* all of it */
     uint64_t reserved; /* the part that awaits a message */
@@ -204,11 +215,59 @@ void rpc_call_discharge(struct rpc_call *call, uint64_t bytes)
     budget_release(&call->server->messages, bytes);
 }
 
+static bool kind_is_small(enum rpc_kind kind)
+{
+    return kind == RPC_UNARY || kind == RPC_SERVER_STREAM;
+}
+
+/* Health must answer when the budget is used up, so small requests are counted, not charged. */
+static enum fire_status small_reserve(struct rpc_call *call, struct fire_error *error)
+{
+    uint32_t *awaited = rpc_server_awaited(call->rpc);
+
+    if (*awaited >= SMALL_AWAITED_MAX)
+        return fire_fail(error, FIRE_BUSY, NULL,
+                         "%u small requests have begun and not come, the most there may be; send "
+                         "what was begun",
+                         SMALL_AWAITED_MAX);
+    ++*awaited;
+    return FIRE_OK;
+}
+
+/* One tenant cannot keep the others out by calls that never send. */
+static enum fire_status reservation_make(struct rpc_call *call, uint64_t bytes,
+                                         struct fire_error *error)
+{
+    struct tenant *tenant = call->tenant;
+    const uint64_t limit = call->server->messages.bytes_max / AWAITED_PART;
+    enum fire_status status;
+
+    if (tenant->bytes_awaited > 0 &&
+        (tenant->bytes_awaited > limit || bytes > limit - tenant->bytes_awaited))
+        return fire_fail(error, FIRE_BUSY, NULL,
+                         "tenant %s has %" PRIu64 " of %" PRIu64
+                         " bytes reserved for messages that have not come; send what was begun, or "
+                         "raise memory_budget_bytes",
+                         tenant->name, tenant->bytes_awaited, limit);
+    status = rpc_call_charge(call, bytes, error);
+    if (status != FIRE_OK)
+        return status;
+    tenant->bytes_awaited += bytes;
+    call->reserved = bytes;
+    return FIRE_OK;
+}
+
 /* The reservation for a message becomes `bytes` that the method gives back. */
 static void reservation_shrink(struct rpc_call *call, uint64_t bytes)
 {
     const uint64_t spare = call->reserved - bytes;
 
+    if (kind_is_small(call->method->kind)) {
+        --*rpc_server_awaited(call->rpc);
+        return;
+    }
+    FIRE_ASSERT(call->tenant->bytes_awaited >= call->reserved);
+    call->tenant->bytes_awaited -= call->reserved;
     call->reserved = 0;
     if (spare > 0)
         rpc_call_discharge(call, spare);
@@ -252,6 +311,58 @@ static uint64_t idle_due_ns(const struct rpc_call *call)
     const uint64_t idle_ns = call->server->config.idle_ms_max * CLOCK_NS_PER_MS;
 
     return idle_ns == 0 ? CLOCK_NEVER_NS : clock_now_ns() + idle_ns;
+}
+
+/* --- what the caller owes us --- */
+
+static uint64_t small_due_ns(const struct rpc_call *call)
+{
+    const uint32_t idle_ms =
+        rpc_server_draining(call->rpc) ? SMALL_IDLE_DRAINING_MS : SMALL_IDLE_MS;
+
+    return earliest(idle_due_ns(call), clock_now_ns() + idle_ms * CLOCK_NS_PER_MS);
+}
+
+static void receive_clock_start(struct rpc_call *call)
+{
+    call->receive_due_ns =
+        kind_is_small(call->method->kind) ? small_due_ns(call) : idle_due_ns(call);
+    call->asked_ns = clock_now_ns();
+    timer_arm(call);
+}
+
+static void receive_clock_stop(struct rpc_call *call)
+{
+    if (call->receive_due_ns != CLOCK_NEVER_NS && call->uploading)
+        call->upload_ns += clock_now_ns() - call->asked_ns;
+    call->receive_due_ns = CLOCK_NEVER_NS;
+}
+
+/* Whether the caller has taken idle_ms_max in all and sent less than the floor in that time. */
+static bool upload_is_slow(struct rpc_call *call, uint64_t bytes)
+{
+    const struct config *config = &call->server->config;
+    const double seconds = (double)call->upload_ns / CLOCK_NS_PER_S;
+
+    call->upload_bytes += bytes;
+    if (!call->uploading || config->idle_ms_max == 0 ||
+        call->upload_ns < config->idle_ms_max * CLOCK_NS_PER_MS)
+        return false;
+    if ((double)call->upload_bytes < seconds * (double)config->upload_bytes_per_s_min)
+        return true;
+    call->upload_ns = 0;
+    call->upload_bytes = 0;
+    return false;
+}
+
+void rpc_call_uploading(struct rpc_call *call, bool open)
+{
+    if (call->uploading == open)
+        return;
+    call->uploading = open;
+    call->upload_ns = 0;
+    call->upload_bytes = 0;
+    call->asked_ns = clock_now_ns();
 }
 
 static void on_timer_closed(uv_handle_t *handle)
@@ -371,7 +482,7 @@ static void status_send(struct rpc_call *call)
     call->receive_due_ns = CLOCK_NEVER_NS;
     if (call->sending)
         call->status_waits = true;
-    else if (!call->gone)
+    else
         status_start(call, NULL);
     call_settle(call);
 }
@@ -454,21 +565,43 @@ static void call_expire(struct rpc_call *call, uint64_t now)
     call_end(call, FIRE_TOO_LATE, &error, &failure);
 }
 
-static void call_cut_off(struct rpc_call *call, const char *what)
+static void call_cut_off(struct rpc_call *call, const char *what, const struct fire_error *error)
 {
-    struct fire_error error;
     const struct rpc_failure failure = { .reason = "CALLER_STALLED",
                                          .retry_ms = rpc_retry_ms(call->server) };
 
     call->receive_due_ns = CLOCK_NEVER_NS;
     call->send_due_ns = CLOCK_NEVER_NS;
-    (void)fire_fail(&error, FIRE_BUSY, NULL,
-                    "the caller stopped %s for %" PRIu32
-                    " ms and was cut off; read answers while sending, or raise idle_ms_max",
-                    what, call->server->config.idle_ms_max);
     metrics_add(call->server->metrics, METRIC_CUT_OFF, what, NULL, 1);
-    refusal_count(call, failure.reason, error.message);
-    call_end(call, FIRE_CANCELLED, &error, &failure);
+    refusal_count(call, failure.reason, error->message);
+    call_end(call, FIRE_CANCELLED, error, &failure);
+}
+
+static void call_stalled(struct rpc_call *call, const char *what)
+{
+    struct fire_error error;
+
+    if (kind_is_small(call->method->kind) && call->receiving)
+        (void)fire_fail(&error, FIRE_BUSY, NULL,
+                        "the call began and its request did not come; send it at once");
+    else
+        (void)fire_fail(&error, FIRE_BUSY, NULL,
+                        "the caller stopped %s for %" PRIu32
+                        " ms and was cut off; read answers while sending, or raise idle_ms_max",
+                        what, call->server->config.idle_ms_max);
+    call_cut_off(call, what, &error);
+}
+
+static void call_too_slow(struct rpc_call *call)
+{
+    struct fire_error error;
+
+    (void)fire_fail(&error, FIRE_BUSY, NULL,
+                    "an upload of %.0f bytes a second was cut off; send at least %" PRIu64
+                    " a second, or lower upload_bytes_per_s_min",
+                    (double)call->upload_bytes * CLOCK_NS_PER_S / (double)call->upload_ns,
+                    call->server->config.upload_bytes_per_s_min);
+    call_cut_off(call, "sending", &error);
 }
 
 static void on_timer(uv_timer_t *timer)
@@ -481,9 +614,9 @@ static void on_timer(uv_timer_t *timer)
     if (!call->expired && now >= call->deadline_ns)
         call_expire(call, now);
     else if (now >= call->send_due_ns)
-        call_cut_off(call, "reading");
+        call_stalled(call, "reading");
     else if (now >= call->receive_due_ns)
-        call_cut_off(call, "sending");
+        call_stalled(call, "sending");
     timer_arm(call);
     rpc_call_drop(call);
 }
@@ -521,12 +654,13 @@ static void on_close(struct rpc_tag *tag, bool ok)
 
 /* --- messages --- */
 
+/* No hint when to try again: the same message will never do. */
 static void message_refuse(struct rpc_call *call, uint64_t bytes, uint64_t bytes_max)
 {
     struct fire_error error;
     const struct rpc_failure failure = { .reason = "MESSAGE_TOO_LARGE" };
 
-    (void)fire_fail(&error, FIRE_BAD_REQUEST, NULL,
+    (void)fire_fail(&error, FIRE_BUSY, NULL,
                     "the message has %" PRIu64 " bytes and the limit is %" PRIu64
                     "; send less at once, or use the stream form of the method",
                     bytes, bytes_max);
@@ -534,65 +668,94 @@ static void message_refuse(struct rpc_call *call, uint64_t bytes, uint64_t bytes
     call_end(call, FIRE_CANCELLED, &error, &failure);
 }
 
+/* A message that was asked for is here, or NULL: the caller has half-closed. The call is open. */
+static void message_take(struct rpc_call *call, grpc_byte_buffer *message, bool ok)
+{
+    /* A caller that has gone looks like one that has half-closed; what tells them apart is the
+     * close batch, which is about to return. */
+    if (!message && (!ok || grpc_call_failed_before_recv_message(call->core)))
+        return;
+    if (!message && kind_is_small(call->method->kind))
+        rpc_small_malformed(call);
+    else
+        call->method->message(call, message);
+}
+
 static void on_receive(struct rpc_tag *tag, bool ok)
 {
     struct rpc_call *call = CALL_OF(tag, receive_tag);
     grpc_byte_buffer *message = call->incoming;
     const uint64_t bytes = message ? grpc_byte_buffer_length(message) : 0;
-    const uint64_t bytes_max = call->reserved;
+    bool slow;
 
     call->incoming = NULL;
     call->receiving = false;
-    call->receive_due_ns = CLOCK_NEVER_NS;
+    receive_clock_stop(call);
+    slow = upload_is_slow(call, bytes);
     call->bytes_received += bytes;
     if (bytes > 0)
         metrics_add(call->server->metrics, METRIC_BYTES_RECEIVED, call->tenant->name, NULL,
                     (double)bytes);
 
-    if (call->over || bytes > bytes_max) {
+    if (call->over || slow || bytes > call->receive_bytes_max) {
         if (message)
             grpc_byte_buffer_destroy(message);
         reservation_shrink(call, 0);
-        if (!call->over)
-            message_refuse(call, bytes, bytes_max);
+        if (!call->over && slow)
+            call_too_slow(call);
+        else if (!call->over)
+            message_refuse(call, bytes, call->receive_bytes_max);
     } else {
         reservation_shrink(call, bytes);
-        /* A caller that has gone looks like one that has half-closed; what tells them apart is the
-         * close batch, which is about to return. */
-        if (message || (ok && !grpc_call_failed_before_recv_message(call->core)))
-            call->method->message(call, message);
+        message_take(call, message, ok);
     }
     rpc_call_drop(call);
+}
+
+static void receive_start(struct rpc_call *call, uint64_t bytes_max)
+{
+    grpc_op operation;
+
+    memset(&operation, 0, sizeof(operation));
+    operation.op = GRPC_OP_RECV_MESSAGE;
+    operation.data.recv_message.recv_message = &call->incoming;
+    call->receive_bytes_max = bytes_max;
+    call->receiving = true;
+    batch_start(call, &operation, 1, &call->receive_tag);
+    receive_clock_start(call);
 }
 
 enum fire_status rpc_call_receive(struct rpc_call *call, uint64_t bytes_max,
                                   struct fire_error *error)
 {
-    grpc_op operation;
-
     FIRE_ASSERT(!call->receiving);
+    FIRE_ASSERT(!kind_is_small(call->method->kind));
     if (call->over)
         return fire_fail(error, FIRE_CANCELLED, NULL, "the call is over");
-    if (rpc_call_charge(call, bytes_max, error) != FIRE_OK)
+    if (reservation_make(call, bytes_max, error) != FIRE_OK)
         return FIRE_BUSY;
-
-    memset(&operation, 0, sizeof(operation));
-    operation.op = GRPC_OP_RECV_MESSAGE;
-    operation.data.recv_message.recv_message = &call->incoming;
-    call->reserved = bytes_max;
-    call->receiving = true;
-    call->receive_due_ns = idle_due_ns(call);
-    batch_start(call, &operation, 1, &call->receive_tag);
-    timer_arm(call);
+    receive_start(call, bytes_max);
     return FIRE_OK;
+}
+
+static void small_receive(struct rpc_call *call)
+{
+    struct fire_error error;
+    const enum fire_status status = small_reserve(call, &error);
+
+    if (status == FIRE_OK)
+        receive_start(call, RPC_SMALL_BYTES_MAX);
+    else
+        rpc_call_finish(call, status, &error, NULL);
 }
 
 void rpc_call_expect(struct rpc_call *call, bool expected)
 {
     if (call->over || !call->receiving)
         return;
-    call->receive_due_ns = expected ? idle_due_ns(call) : CLOCK_NEVER_NS;
-    timer_arm(call);
+    receive_clock_stop(call);
+    if (expected)
+        receive_clock_start(call);
 }
 
 static void on_sent(struct rpc_tag *tag, bool ok)
@@ -649,13 +812,18 @@ static void close_start(struct rpc_call *call)
 static uint64_t deadline_of(const struct rpc_call *call, gpr_timespec deadline)
 {
     const struct config *config = &call->server->config;
+    const uint64_t longest = config->deadline_ms_max == 0
+                                 ? CLOCK_NEVER_NS
+                                 : call->started_ns + config->deadline_ms_max * CLOCK_NS_PER_MS;
 
     deadline = gpr_convert_clock_type(deadline, GPR_CLOCK_MONOTONIC);
     if (gpr_time_cmp(deadline, gpr_inf_future(GPR_CLOCK_MONOTONIC)) != 0) {
         if (deadline.tv_sec < 0)
             return 0;
         if ((uint64_t)deadline.tv_sec < CLOCK_NEVER_NS / CLOCK_NS_PER_S - 1)
-            return (uint64_t)deadline.tv_sec * CLOCK_NS_PER_S + (uint64_t)deadline.tv_nsec;
+            return earliest((uint64_t)deadline.tv_sec * CLOCK_NS_PER_S + (uint64_t)deadline.tv_nsec,
+                            longest);
+        return longest;
     }
     switch (call->method->kind) {
     case RPC_UNARY:
@@ -691,17 +859,22 @@ static void list_remove(struct rpc_call *call)
         *rpc_server_first_call(call->rpc) = call->next;
 }
 
-/* Ending a call does not free it at once: its timer keeps it until a later turn of the loop. */
+/* Ending a call does not free it at once: its timer keeps it until a later turn of the loop. Small
+ * requests that have not come have little time left. */
 void rpc_calls_drain(struct rpc_call *calls)
 {
     for (struct rpc_call *call = calls; call; call = call->next) {
         if (!call->over && call->method->draining)
             call->method->draining(call);
+        if (!call->over && call->receiving && kind_is_small(call->method->kind)) {
+            call->receive_due_ns = earliest(call->receive_due_ns, small_due_ns(call));
+            timer_arm(call);
+        }
     }
 }
 
 /* Counts the call in and hands it to its method. */
-static void call_begin(struct rpc_call *call, grpc_byte_buffer *payload)
+static void call_begin(struct rpc_call *call)
 {
     const struct rpc_method *method = call->method;
 
@@ -721,19 +894,8 @@ static void call_begin(struct rpc_call *call, grpc_byte_buffer *payload)
 
     if (method->start)
         method->start(call);
-    if (method->kind != RPC_UNARY && method->kind != RPC_SERVER_STREAM)
-        return;
-    if (call->over || !payload) {
-        if (payload)
-            grpc_byte_buffer_destroy(payload);
-        if (!call->over)
-            rpc_small_malformed(call);
-        return;
-    }
-    call->bytes_received = grpc_byte_buffer_length(payload);
-    metrics_add(call->server->metrics, METRIC_BYTES_RECEIVED, call->tenant->name, NULL,
-                (double)call->bytes_received);
-    method->message(call, payload);
+    if (kind_is_small(method->kind) && !call->over)
+        small_receive(call);
 }
 
 static void call_unknown(struct rpc_call *call, const char *path)
@@ -781,14 +943,11 @@ void rpc_call_accept(struct rpc_server *rpc, const struct rpc_arrival *arrival)
 {
     struct fire_error error = { 0 };
     struct rpc_failure failure = { 0 };
-    grpc_byte_buffer *payload = arrival->payload;
     struct rpc_call *call = call_make(rpc, arrival);
 
     if (!call) {
         /* Core cancels a call that is let go of. */
         grpc_call_unref(arrival->core);
-        if (payload)
-            grpc_byte_buffer_destroy(payload);
         log_warn("call_dropped", LOG_TEXT("message", "no memory for one more call"));
         return;
     }
@@ -807,12 +966,9 @@ void rpc_call_accept(struct rpc_server *rpc, const struct rpc_arrival *arrival)
         } else if (call->started_ns >= call->deadline_ns) {
             call_expire(call, call->started_ns);
         } else {
-            call_begin(call, payload);
-            payload = NULL;
+            call_begin(call);
         }
     }
-    if (payload)
-        grpc_byte_buffer_destroy(payload);
     rpc_call_drop(call);
 }
 

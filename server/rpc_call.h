@@ -27,10 +27,10 @@
 struct rpc_call;
 
 enum rpc_kind {
-    RPC_UNARY,        /* small request: core reads it before start() (initial byte buffer) */
-    RPC_UNARY_TENSOR, /* message_bytes_max is reserved from the budget before it is received */
+    RPC_UNARY,         /* small request, received by the base; its bytes are not charged */
+    RPC_UNARY_TENSOR,  /* message_bytes_max is reserved from the budget before it is received */
     RPC_SERVER_STREAM, /* small request, many answers (Health/Watch) */
-    RPC_STREAM,       /* bidirectional */
+    RPC_STREAM,        /* bidirectional */
 };
 
 struct rpc_method {
@@ -41,8 +41,8 @@ struct rpc_method {
 
     /* A call begins. For RPC_UNARY and RPC_SERVER_STREAM nothing need be done: `message` follows. */
     void (*start)(struct rpc_call *call);
-    /* A message that was asked for by rpc_call_receive() (or, for small unary, the request). NULL:
-     * the caller has half-closed. The method owns `message` and destroys it; its bytes have been
+    /* A message that was asked for by rpc_call_receive() (or the small request, which is never
+     * NULL). NULL: the caller has half-closed. The method owns `message` and destroys it; its bytes have been
      * charged to the budget and tenant as rpc_call_receive() says. */
     void (*message)(struct rpc_call *call, grpc_byte_buffer *message);
     /* The message given to rpc_call_send() has been taken by core; the next may be sent. */
@@ -72,9 +72,10 @@ uint64_t rpc_call_started_ns(const struct rpc_call *call);
 const char *rpc_call_trace(const struct rpc_call *call); /* W3C traceparent, or NULL */
 bool rpc_call_over(const struct rpc_call *call); /* finished or ended: results go nowhere */
 
-/* Asks for the next message. For RPC_UNARY_TENSOR and RPC_STREAM `bytes_max` is first reserved from
- * the message budget and the tenant's bytes in flight: FIRE_BUSY (the call is then still open: the
- * method decides) when there is no room. When the message arrives the reservation shrinks to its
+/* Asks for the next message; RPC_UNARY_TENSOR and RPC_STREAM only. `bytes_max` is first reserved
+ * from the message budget and the tenant's bytes in flight: FIRE_BUSY (the call is then still open:
+ * the method decides) when there is no room, or when what the tenant has reserved and not sent yet
+ * would be more than half of the budget. A longer message is answered RESOURCE_EXHAUSTED. When the message arrives the reservation shrinks to its
  * real size, which the method gives back with rpc_call_discharge() once it has destroyed the
  * message. */
 FIRE_NODISCARD enum fire_status rpc_call_receive(struct rpc_call *call, uint64_t bytes_max,
@@ -101,6 +102,10 @@ bool rpc_call_sending(const struct rpc_call *call);
  * receive() starts that clock for RPC_STREAM and RPC_UNARY_TENSOR. A stream that legitimately waits
  * for us (all it sent is being computed) stops it with rpc_call_expect(call, false). */
 void rpc_call_expect(struct rpc_call *call, bool expected);
+
+/* While an upload is open, a caller that owes us messages for idle_ms_max in all must send them at
+ * upload_bytes_per_s_min on average, or is cut off the same way: drops are no upload. */
+void rpc_call_uploading(struct rpc_call *call, bool open);
 
 /* Ends the call: FIRE_OK, or a status with message and google.rpc details from `error` and
  * `failure` (both may be NULL). Counts refusals by reason. A message still being sent goes out

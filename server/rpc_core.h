@@ -26,11 +26,10 @@ struct rpc_arrival {
     grpc_call *core;
     gpr_timespec deadline;
     grpc_metadata_array metadata; /* its elements belong to `core` */
-    grpc_byte_buffer *payload;    /* or NULL */
 };
 
-/* rpc_call.c: begins a call, or refuses it. Takes over `core` and `payload`; the caller keeps the
- * array of `metadata`. */
+/* rpc_call.c: begins a call, or refuses it. Takes over `core`; the caller keeps the array of
+ * `metadata`. */
 void rpc_call_accept(struct rpc_server *rpc, const struct rpc_arrival *arrival);
 
 /* rpc_call.c: tells each call's method that the daemon begins to go down. `calls` is the list below. */
@@ -67,6 +66,7 @@ struct server *rpc_server_owner(struct rpc_server *rpc);
 struct rpc_health *rpc_server_health(struct rpc_server *rpc);
 struct rpc_call **rpc_server_first_call(struct rpc_server *rpc); /* the list of those admitted */
 bool rpc_server_draining(const struct rpc_server *rpc);
+uint32_t *rpc_server_awaited(struct rpc_server *rpc); /* small requests that have not come */
 uint64_t rpc_server_next_id(struct rpc_server *rpc);
 /* A call object exists; it is gone. `admitted`: it counts as a call. */
 void rpc_server_call_made(struct rpc_server *rpc);
@@ -86,7 +86,7 @@ const char *rpc_code_name(grpc_status_code code);
 /* Replaces what is not UTF-8 by question marks, in place: protobuf strings must be. */
 void rpc_text_clean(char *text);
 
-/* rpc_call.c, for small messages. unpack destroys `buffer`; NULL: malformed, too large or no memory.
+/* rpc_small.c: messages without tensors. unpack destroys `buffer`; NULL: malformed, too large or no memory.
  * pack takes its memory from core, which ends the process when there is none. */
 #define RPC_SMALL_BYTES_MAX 65536u
 ProtobufCMessage *rpc_small_unpack(const ProtobufCMessageDescriptor *descriptor,

@@ -43,7 +43,10 @@
 #define PING_INTERVAL_MS     5000       /* callers may ask as often as this whether we live */
 #define KEEPALIVE_MS         30000
 #define KEEPALIVE_TIMEOUT_MS 20000
-#define STREAMS_MIN          128u /* of one connection */
+#define STREAMS_MAX          256        /* of one connection */
+#define WINDOW_BYTES         (64 << 10) /* of a stream that nobody reads */
+#define QUOTA_SPARE_PART     4
+#define QUOTA_BYTES_MIN      (64u << 20)
 #define SHUTDOWN_WAIT_MS     250
 #define QUIET_MS             25u  /* without an arrival, before core is shut down */
 #define QUIET_MS_MAX         500u /* of waiting for that */
@@ -69,7 +72,6 @@ struct rpc_slot {
     gpr_timespec deadline;
     grpc_call_details details;
     grpc_metadata_array metadata;
-    grpc_byte_buffer *payload;
 };
 
 struct rpc_server {
@@ -82,6 +84,7 @@ struct rpc_server {
     uint32_t armed;
     uint32_t objects; /* call objects */
     uint32_t calls;   /* admitted */
+    uint32_t awaited; /* small requests */
     uint64_t calls_total;
     uint64_t last_id;
     struct rpc_health health;
@@ -135,6 +138,11 @@ struct rpc_call **rpc_server_first_call(struct rpc_server *rpc)
 bool rpc_server_draining(const struct rpc_server *rpc)
 {
     return rpc->draining;
+}
+
+uint32_t *rpc_server_awaited(struct rpc_server *rpc)
+{
+    return &rpc->awaited;
 }
 
 uint64_t rpc_server_next_id(struct rpc_server *rpc)
@@ -412,14 +420,10 @@ static void slot_arm(struct rpc_slot *slot)
     grpc_call_error error;
 
     slot->core = NULL;
-    slot->payload = NULL;
     if (slot->method) {
-        const bool small =
-            slot->method->kind == RPC_UNARY || slot->method->kind == RPC_SERVER_STREAM;
-
-        error = grpc_server_request_registered_call(
-            rpc->core, slot->registered, &slot->core, &slot->deadline, &slot->metadata,
-            small ? &slot->payload : NULL, rpc->queue, rpc->queue, &slot->tag);
+        error = grpc_server_request_registered_call(rpc->core, slot->registered, &slot->core,
+                                                    &slot->deadline, &slot->metadata, NULL,
+                                                    rpc->queue, rpc->queue, &slot->tag);
     } else {
         error = grpc_server_request_call(rpc->core, &slot->core, &slot->details, &slot->metadata,
                                          rpc->queue, rpc->queue, &slot->tag);
@@ -457,7 +461,6 @@ static void on_arrival(struct rpc_tag *tag, bool ok)
         .core = slot->core,
         .deadline = slot->deadline,
         .metadata = slot->metadata,
-        .payload = slot->payload,
     };
     rpc_call_accept(rpc, &arrival);
     slot->metadata.count = 0; /* the elements went with the call */
@@ -488,10 +491,9 @@ static enum fire_status slots_make(struct rpc_server *rpc, const struct rpc_meth
     }
 
     for (size_t m = 0; m < method_count; m++) {
-        const bool small = methods[m]->kind == RPC_UNARY || methods[m]->kind == RPC_SERVER_STREAM;
-        void *registered = grpc_server_register_method(
-            rpc->core, methods[m]->path, NULL,
-            small ? GRPC_SRM_PAYLOAD_READ_INITIAL_BYTE_BUFFER : GRPC_SRM_PAYLOAD_NONE, 0);
+        /* Nothing is read of a call before it has been let in. */
+        void *registered = grpc_server_register_method(rpc->core, methods[m]->path, NULL,
+                                                       GRPC_SRM_PAYLOAD_NONE, 0);
 
         FIRE_ASSERT(registered != NULL);
         for (uint32_t i = 0; i < SLOTS_PER_METHOD; i++) {
@@ -517,16 +519,36 @@ static int message_limit(const struct config *config)
     return bytes < INT32_MAX ? (int)bytes : INT32_MAX;
 }
 
-static grpc_server *core_make(const struct config *config)
+/* Core keeps a message whole before it looks at its length, whatever was announced, so limits of
+ * messages alone do not bound what it holds. Past the quota it ends streams. In order comes what was
+ * reserved, and windows of streams that are not read; the rest is room for core itself. */
+static grpc_resource_quota *quota_make(const struct server *server)
 {
-    const uint32_t streams = config->calls_max > STREAMS_MIN ? config->calls_max : STREAMS_MIN;
+    const uint64_t bytes =
+        server->messages.bytes_max + server->messages.bytes_max / QUOTA_SPARE_PART;
+    grpc_resource_quota *quota = grpc_resource_quota_create("fired");
+
+    grpc_resource_quota_resize(quota, (size_t)(bytes > QUOTA_BYTES_MIN ? bytes : QUOTA_BYTES_MIN));
+    return quota;
+}
+
+static grpc_server *core_make(const struct server *server)
+{
+    const struct config *config = &server->config;
+    grpc_resource_quota *quota = quota_make(server);
     grpc_arg arguments[] = {
+        { .type = GRPC_ARG_POINTER,
+          .key = (char *)GRPC_ARG_RESOURCE_QUOTA,
+          .value.pointer = { quota, grpc_resource_quota_arg_vtable() } },
         /* Two daemons would share a port in silence. */
         integer_argument(GRPC_ARG_ALLOW_REUSEPORT, 0),
         integer_argument(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, message_limit(config)),
         integer_argument(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1),
-        integer_argument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
-                         streams < INT32_MAX ? (int)streams : INT32_MAX),
+        integer_argument(GRPC_ARG_MAX_CONCURRENT_STREAMS, STREAMS_MAX),
+        /* Measuring the line would widen the window of every stream, read or not, to megabytes. A
+         * message that is asked for opens its window by itself. */
+        integer_argument(GRPC_ARG_HTTP2_BDP_PROBE, 0),
+        integer_argument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, WINDOW_BYTES),
         integer_argument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, PING_INTERVAL_MS),
         integer_argument(GRPC_ARG_KEEPALIVE_TIME_MS, KEEPALIVE_MS),
         integer_argument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, KEEPALIVE_TIMEOUT_MS),
@@ -540,7 +562,10 @@ static grpc_server *core_make(const struct config *config)
     };
     const grpc_channel_args all = { sizeof(arguments) / sizeof(arguments[0]), arguments };
 
-    return grpc_server_create(&all, NULL);
+    grpc_server *core = grpc_server_create(&all, NULL);
+
+    grpc_resource_quota_unref(quota);
+    return core;
 }
 
 /* Destroys a server that has not been drained; the pump is not running. */
@@ -617,7 +642,7 @@ enum fire_status rpc_server_open_methods(struct server *server,
     gpr_set_log_function(on_core_log);
     grpc_init();
     rpc->queue = grpc_completion_queue_create_for_next(NULL);
-    rpc->core = core_make(&server->config);
+    rpc->core = core_make(server);
     grpc_server_register_completion_queue(rpc->core, rpc->queue, NULL);
 
     status = slots_make(rpc, methods, method_count, error);

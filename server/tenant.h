@@ -27,6 +27,7 @@ struct tenant {
     char name[TENANT_NAME_BYTES];
     struct tenant_limits limits;
     uint64_t bytes_in_flight;
+    uint64_t bytes_awaited; /* the part of them that is reserved for messages still to come */
     uint32_t streams;
     uint32_t calls;
     uint64_t calls_total;

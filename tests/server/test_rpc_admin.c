@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "clock.h"
 #include "fire/v1/admin.pb-c.h"
 #include "grpc/health/v1/health.pb-c.h"
 #include "grpc/reflection/v1/reflection.pb-c.h"
@@ -388,6 +389,19 @@ START_TEST(the_log_level_can_be_set)
 }
 END_TEST
 
+static void job_count_calls(struct rpc_fixture *fixture, void *data)
+{
+    *(uint32_t *)data = rpc_server_calls(fixture->rpc);
+}
+
+static uint32_t calls_running(struct rpc_fixture *fixture)
+{
+    uint32_t count = 0;
+
+    fixture_do(fixture, job_count_calls, &count);
+    return count;
+}
+
 /* Bytes that are no message, and none at all where a message must come. */
 START_TEST(malformed_requests_are_refused)
 {
@@ -405,7 +419,8 @@ START_TEST(malformed_requests_are_refused)
         ck_assert_int_eq(answer.code, GRPC_STATUS_INVALID_ARGUMENT);
         client_unary(&fixture, asked[i]->path, 10000, NULL, large, RPC_SMALL_BYTES_MAX + 1,
                      &answer);
-        ck_assert_int_eq(answer.code, GRPC_STATUS_INVALID_ARGUMENT);
+        ck_assert_int_eq(answer.code, GRPC_STATUS_RESOURCE_EXHAUSTED);
+        ck_assert_str_eq(answer.details.reason, "MESSAGE_TOO_LARGE");
         struct client_call *call = client_open(&fixture, asked[i]->path, 10000, NULL);
         client_half_close(call);
         client_finish(call, &answer);
@@ -413,6 +428,32 @@ START_TEST(malformed_requests_are_refused)
     }
     free(large);
     fixture_stop(&fixture, 1000);
+}
+END_TEST
+
+/* A small request is let in before it is read, and has little time to come: a daemon that goes down
+ * does not wait for it. */
+START_TEST(a_request_that_does_not_come_holds_nothing_up)
+{
+    struct rpc_fixture fixture;
+    struct fixture_answer answer;
+    struct client_call *calls[2];
+    const uint64_t begun = clock_now_ns();
+
+    fixture_init(&fixture);
+    start(&fixture);
+    calls[0] = client_open(&fixture, rpc_status_method.path, FIXTURE_FOREVER, NULL);
+    calls[1] = client_open(&fixture, rpc_health_watch_method.path, FIXTURE_FOREVER, NULL);
+    while (calls_running(&fixture) < 2)
+        uv_sleep(1);
+    fixture_drain(&fixture, 60000);
+    for (size_t i = 0; i < 2; i++) {
+        client_finish(calls[i], &answer);
+        ck_assert_int_eq(answer.code, GRPC_STATUS_RESOURCE_EXHAUSTED);
+        ck_assert_str_eq(answer.details.reason, "CALLER_STALLED");
+    }
+    fixture_stop(&fixture, 0);
+    ck_assert_uint_lt(clock_now_ns() - begun, 20 * CLOCK_NS_PER_S);
 }
 END_TEST
 
@@ -435,6 +476,7 @@ int main(void)
     tcase_add_test(tests, status_says_what_the_daemon_is);
     tcase_add_test(tests, the_log_level_can_be_set);
     tcase_add_test(tests, malformed_requests_are_refused);
+    tcase_add_test(tests, a_request_that_does_not_come_holds_nothing_up);
     srunner_run_all(runner, CK_NORMAL);
     const int failed = srunner_ntests_failed(runner);
     srunner_free(runner);
