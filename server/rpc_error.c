@@ -1,7 +1,8 @@
 /* rpc_error: statuses on the wire.
  *
- * google.rpc.Status is written by hand: a few strings and numbers, whose .proto files Debian does not
- * package for C. Everything fits fixed buffers, since messages and fields have fixed most lengths. */
+ * google.rpc.Status is written by hand: a few strings and numbers, whose .proto files Debian does
+ * not package for C. Everything fits fixed buffers, since messages and fields have fixed most
+ * lengths. */
 #include <grpc/slice.h>
 #include <string.h>
 

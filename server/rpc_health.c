@@ -1,8 +1,8 @@
 /* rpc_health: grpc.health.v1 Check and Watch.
  *
  * The daemon is one thing: every service of it serves or none does. The empty name stands for all.
- * A watcher hears the state when it asks and at each change; what changed while a message was on its
- * way is told once, as it is by then. */
+ * A watcher hears the state when it asks and at each change; what changed while a message was on
+ * its way is told once, as it is by then. */
 #include <string.h>
 
 #include "grpc/health/v1/health.pb-c.h"

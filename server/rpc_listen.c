@@ -1,8 +1,8 @@
 /* rpc_listen: addresses, their lock files, and TLS.
  *
- * Locks first, then sockets: a socket file found under its lock belongs to a daemon that died, unless
- * somebody answers on it. TLS material is handed to core by a callback that core asks at each
- * handshake (on a thread of core, hence the lock), so new files serve new connections. */
+ * Locks first, then sockets: a socket file found under its lock belongs to a daemon that died,
+ * unless somebody answers on it. TLS material is handed to core by a callback that core asks at
+ * each handshake (on a thread of core, hence the lock), so new files serve new connections. */
 #include "rpc_listen.h"
 
 #include <arpa/inet.h>

@@ -2,7 +2,7 @@
  *
  * A lock file (flock) is held for each socket (PATH.lock) and each fixed port
  * (<state_dir>/port-<number>.lock) as long as the daemon lives, so a second one is told instead of
- * taking over a socket or sharing a port. Lock files stay where they are: removing one is a race. */
+ * taking over a socket or sharing a port. Lock files stay where they are: removing one races. */
 #ifndef FIRED_RPC_LISTEN_H
 #define FIRED_RPC_LISTEN_H
 

@@ -18,6 +18,8 @@
 typedef Grpc__Reflection__V1__ServerReflectionRequest reflection_request;
 typedef Grpc__Reflection__V1__ServerReflectionResponse reflection_response;
 
+#define ASKS(what) GRPC__REFLECTION__V1__SERVER_REFLECTION_REQUEST__MESSAGE_REQUEST_##what
+
 /* A run of bytes inside the descriptor set. */
 struct span {
     const uint8_t *bytes;
@@ -320,24 +322,22 @@ static grpc_byte_buffer *question_answer(const reflection_request *request)
     response.valid_host = request->host;
     response.original_request = (reflection_request *)request;
     switch (request->message_request_case) {
-    case GRPC__REFLECTION__V1__SERVER_REFLECTION_REQUEST__MESSAGE_REQUEST_FILE_BY_FILENAME:
+    case ASKS(FILE_BY_FILENAME):
         answer_file_named(answer, &response, request->file_by_filename);
         break;
-    case GRPC__REFLECTION__V1__SERVER_REFLECTION_REQUEST__MESSAGE_REQUEST_FILE_CONTAINING_SYMBOL:
+    case ASKS(FILE_CONTAINING_SYMBOL):
         answer_file_with(answer, &response, request->file_containing_symbol);
         break;
-    case GRPC__REFLECTION__V1__SERVER_REFLECTION_REQUEST__MESSAGE_REQUEST_LIST_SERVICES:
-        answer_services(answer, &response);
-        break;
-    case GRPC__REFLECTION__V1__SERVER_REFLECTION_REQUEST__MESSAGE_REQUEST_FILE_CONTAINING_EXTENSION:
+    case ASKS(LIST_SERVICES): answer_services(answer, &response); break;
+    case ASKS(FILE_CONTAINING_EXTENSION):
         answer_error(answer, &response, GRPC_STATUS_NOT_FOUND, "extension of",
                      request->file_containing_extension->containing_type);
         break;
-    case GRPC__REFLECTION__V1__SERVER_REFLECTION_REQUEST__MESSAGE_REQUEST_ALL_EXTENSION_NUMBERS_OF_TYPE:
+    case ASKS(ALL_EXTENSION_NUMBERS_OF_TYPE):
         answer_error(answer, &response, GRPC_STATUS_NOT_FOUND, "extension of",
                      request->all_extension_numbers_of_type);
         break;
-    case GRPC__REFLECTION__V1__SERVER_REFLECTION_REQUEST__MESSAGE_REQUEST__NOT_SET:
+    case ASKS(_NOT_SET):
     case _GRPC__REFLECTION__V1__SERVER_REFLECTION_REQUEST__MESSAGE_REQUEST__CASE_IS_INT_SIZE:
         answer_error(answer, &response, GRPC_STATUS_INVALID_ARGUMENT, "question in", "the request");
         break;

@@ -43,7 +43,8 @@ void fixture_do(struct rpc_fixture *fixture, void (*job)(struct rpc_fixture *fix
 void fixture_sync(struct rpc_fixture *fixture);
 /* Begins to drain; may be called again as long as a call runs. */
 void fixture_drain(struct rpc_fixture *fixture, uint32_t limit_ms);
-/* Drains with that limit, unless that has begun, and waits until everything is gone; checks that nothing is charged. */
+/* Drains with that limit, unless that has begun, and waits until everything is gone; checks that
+ * nothing is charged. */
 void fixture_stop(struct rpc_fixture *fixture, uint32_t limit_ms);
 
 /* What google.rpc.Status said. */
