@@ -192,6 +192,7 @@ static inline void turn_quads(const word *restrict source, size_t source_stride,
 }
 
 /* Both ways take the slot's cache lines one after another; the block stays in L1. */
+/* NOLINTNEXTLINE(bugprone-macro-parentheses): `move` is a statement */
 #define TURN_REST(move)                                                                            \
     for (size_t r = 0; r < tile->rows; r++) {                                                      \
         for (size_t c = r < rows ? cols : 0; c < tile->cols; c++)                                  \

@@ -1,7 +1,7 @@
 """remote: a whole model through the daemon against PyTorch doing it locally, and the wire's cost.
 
-1. All projected weights of a GPT-2-small-shaped model over a unix socket, against PyTorch's official
-   loop in its own process, on the same cores, to the same DfI.
+1. All projected weights of a GPT-2-small-shaped model over a unix socket, against PyTorch's
+   official loop in its own process, on the same cores, to the same DfI.
 2. A plan that does nothing, against an echo server on raw gRPC core with the same bytes.
 3. The same model through the daemon against the library in process.
 """

@@ -95,5 +95,6 @@ def working_bytes(job):
 
 
 if __name__ == "__main__":
-    serve({"open": open_client, "open_remote": open_remote, "load": load, "forget": forget, "prepare": prepare, "run": run,
-           "save": save, "fields": fields, "digest": digest, "working_bytes": working_bytes})
+    serve({"open": open_client, "open_remote": open_remote, "load": load, "forget": forget,
+           "prepare": prepare, "run": run, "save": save, "fields": fields, "digest": digest,
+           "working_bytes": working_bytes})

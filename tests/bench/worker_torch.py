@@ -136,5 +136,6 @@ def set_run():
 
 
 if __name__ == "__main__":
-    serve({"load": load, "set_load": set_load, "set_run": set_run, "forget": forget, "find_steps": find_steps,
-           "run": run, "save": save, "model_steps": model_steps, "model_run": model_run})
+    serve({"load": load, "set_load": set_load, "set_run": set_run, "forget": forget,
+           "find_steps": find_steps, "run": run, "save": save, "model_steps": model_steps,
+           "model_run": model_run})

@@ -656,7 +656,7 @@ START_TEST(a_plan_without_steps_only_scales)
     ck_assert_int_eq(result.action, FIRE_ACTION_PROJECTED);
     for (size_t i = 0; i < trial.count; i++)
         ck_assert_double_eq_tol(((const float *)slot.weights)[i], kept[i] / sqrt(trial.r),
-                                1e-6 * fabs(kept[i]) + 1e-30);
+                                1e-6 * fabs((double)kept[i]) + 1e-30);
     ck_assert_double_eq_tol(result.scale, matrix_norm(trial.w, trial.count) / sqrt(trial.r), 1e-5);
     backend->host_free(device, slot.weights);
     backend->host_free(device, kept);
