@@ -131,7 +131,7 @@ void server_reload(struct server *server)
     tell_systemd("READY=1");
 }
 
-/* --- closing, one part after the other --------------------------------------------------------- */
+/* --- closing, one part after the other ------------------------------------------------------- */
 
 static void on_life_handle_closed(uv_handle_t *handle)
 {
@@ -218,7 +218,7 @@ void server_drain(struct server *server, uint32_t limit_ms)
     rpc_server_drain(server->rpc, limit_ms, on_drained, life);
 }
 
-/* --- opening ----------------------------------------------------------------------------------- */
+/* --- opening --------------------------------------------------------------------------------- */
 
 static void on_signal(uv_signal_t *handle, int number)
 {
