@@ -151,7 +151,8 @@ void request_estimate(const struct request_tensor *tensor, struct scheduler *sch
 FIRE_NODISCARD enum fire_status request_submit(struct request_tensor *tensor,
                                                const struct request_submission *submission,
                                                struct fire_error *error);
-/* Its set is complete: jobs that wait need not wait for company any more. */
+/* Its set is complete: jobs that wait need not wait for company any more. Call it between
+ * scheduler_hold() and scheduler_release(): the tensor may be done, and gone, after that. */
 void request_end_set(struct request_tensor *tensor, struct scheduler *scheduler);
 /* Takes back what waits; jobs_left is then what the device still has. */
 void request_cancel(struct request_tensor *tensor, struct scheduler *scheduler);

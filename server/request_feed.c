@@ -347,20 +347,9 @@ void request_end_set(struct request_tensor *tensor, struct scheduler *scheduler)
 {
     struct request_parts *parts = tensor->parts;
 
-    for (uint32_t i = 0; tensor->jobs_left > 0 && i < parts->job_count; i++) {
-        struct request_job *own = &parts->jobs[i];
-        struct fire_error error = { 0 };
-        enum fire_status status;
-
-        if (!own->pending || own->job.end_of_set || !scheduler_cancel(scheduler, &own->job))
-            continue;
-        own->job.end_of_set = true;
-        status = scheduler_submit(scheduler, &own->job, &error);
-        if (status == FIRE_OK)
-            continue;
-        /* Its place was taken, or its time has passed: as if the device had said so. */
-        job_is_done(&own->job, status);
-        return;
+    for (uint32_t i = 0; i < parts->job_count; i++) {
+        if (parts->jobs[i].pending)
+            scheduler_end_set(scheduler, &parts->jobs[i].job);
     }
 }
 

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "request.h"
+#include "utf8.h"
 
 _Static_assert(sizeof(((struct request_set *)0)->given) * 8 >= 64, "one bit a key");
 
@@ -16,39 +17,10 @@ void request_field(char field[FIRE_ERROR_FIELD_BYTES], const char *path, const c
     snprintf(field, FIRE_ERROR_FIELD_BYTES, "%.*s.%.*s", (int)REQUEST_PATH_BYTES, path, 72, name);
 }
 
-/* The length of the UTF-8 sequence at `text`, 0 when there is none (RFC 3629: no surrogates, no
- * overlong forms) or when it is an ASCII control character: names stand in messages of one line. */
-static size_t sequence_bytes(const unsigned char *text)
-{
-    static const struct {
-        unsigned char first, last; /* of the first byte */
-        unsigned char second_first, second_last;
-        unsigned char bytes;
-    } forms[] = {
-        { 0x20, 0x7e, 0, 0, 1 },       { 0xc2, 0xdf, 0x80, 0xbf, 2 }, { 0xe0, 0xe0, 0xa0, 0xbf, 3 },
-        { 0xe1, 0xec, 0x80, 0xbf, 3 }, { 0xed, 0xed, 0x80, 0x9f, 3 }, { 0xee, 0xef, 0x80, 0xbf, 3 },
-        { 0xf0, 0xf0, 0x90, 0xbf, 4 }, { 0xf1, 0xf3, 0x80, 0xbf, 4 }, { 0xf4, 0xf4, 0x80, 0x8f, 4 },
-    };
-
-    for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++) {
-        if (text[0] < forms[i].first || text[0] > forms[i].last)
-            continue;
-        if (forms[i].bytes > 1 &&
-            (text[1] < forms[i].second_first || text[1] > forms[i].second_last))
-            return 0;
-        for (size_t k = 2; k < forms[i].bytes; k++) {
-            if ((text[k] & 0xc0) != 0x80) /* the end of the text, too */
-                return 0;
-        }
-        return forms[i].bytes;
-    }
-    return 0;
-}
-
 enum fire_status request_check_text(const char *text, size_t bytes_max, const char *path,
                                     const char *name, struct fire_error *error)
 {
-    const unsigned char *at = (const unsigned char *)text;
+    const char *at = text;
     char field[FIRE_ERROR_FIELD_BYTES];
 
     request_field(field, path, name);
@@ -56,13 +28,14 @@ enum fire_status request_check_text(const char *text, size_t bytes_max, const ch
         return fire_fail(error, FIRE_BAD_REQUEST, field,
                          "%s is longer than %zu bytes; use a shorter one", field, bytes_max);
     while (*at) {
-        const size_t bytes = sequence_bytes(at);
+        const size_t bytes = utf8_bytes(at);
 
-        if (bytes == 0)
+        /* Names stand in messages of one line. */
+        if (bytes == 0 || utf8_is_control(at, bytes))
             return fire_fail(
                 error, FIRE_BAD_REQUEST, field,
                 "%s is not UTF-8, or has a control character, at byte %zu; send plain text", field,
-                (size_t)(at - (const unsigned char *)text));
+                (size_t)(at - text));
         at += bytes;
     }
     return FIRE_OK;

@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "clock.h"
 #include "device.h"
@@ -10,6 +9,7 @@
 #include "log.h"
 #include "rpc_core.h"
 #include "scheduler.h"
+#include "server_life.h"
 
 #define DEVICES_MAX       16u
 #define BUCKETS_MAX       64u
@@ -59,20 +59,6 @@ static bool level_from_wire(Fire__V1__LogLevel wire, enum log_level *level)
         }
     }
     return false;
-}
-
-static uint64_t resident_bytes(void)
-{
-    unsigned long long size = 0;
-    unsigned long long resident = 0;
-    FILE *file = fopen("/proc/self/statm", "re");
-
-    if (!file)
-        return 0;
-    if (fscanf(file, "%llu %llu", &size, &resident) != 2)
-        resident = 0;
-    fclose(file);
-    return resident * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
 /* The best rate measured over all sizes. */
@@ -197,7 +183,7 @@ static void memory_fill(struct status_room *room, struct server *server,
     }
     memory->message_bytes = budget_used(&server->messages);
     memory->message_bytes_max = server->messages.bytes_max;
-    memory->resident_bytes = resident_bytes();
+    memory->resident_bytes = server_resident_bytes();
     response->memory = memory;
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "rpc_core.h"
+#include "utf8.h"
 
 #define DETAIL_BYTES_MAX 1024u
 #define STATUS_BYTES_MAX 4096u
@@ -135,37 +136,10 @@ grpc_slice rpc_error_details(grpc_status_code code, const struct fire_error *err
     return grpc_slice_from_copied_buffer((const char *)status.bytes, status.used);
 }
 
-/* Bytes of the UTF-8 character that starts at `text`, 0 when it is none. */
-static size_t character_bytes(const unsigned char *text)
-{
-    uint32_t point;
-    size_t bytes;
-
-    if (text[0] < 0x80)
-        return 1;
-    if (text[0] >= 0xc2 && text[0] <= 0xdf)
-        bytes = 2;
-    else if (text[0] >= 0xe0 && text[0] <= 0xef)
-        bytes = 3;
-    else if (text[0] >= 0xf0 && text[0] <= 0xf4)
-        bytes = 4;
-    else
-        return 0;
-    point = text[0] & (0x7fu >> bytes);
-    for (size_t i = 1; i < bytes; i++) {
-        if ((text[i] & 0xc0) != 0x80)
-            return 0; /* the final zero byte ends it too */
-        point = point << 6 | (text[i] & 0x3fu);
-    }
-    if ((bytes == 3 && point < 0x800) || (bytes == 4 && point < 0x10000))
-        return 0;
-    return point > 0x10ffff || (point >= 0xd800 && point <= 0xdfff) ? 0 : bytes;
-}
-
 void rpc_text_clean(char *text)
 {
     while (*text) {
-        const size_t bytes = character_bytes((const unsigned char *)text);
+        const size_t bytes = utf8_bytes(text);
 
         if (bytes == 0)
             *text = '?';

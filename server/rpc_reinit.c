@@ -19,7 +19,8 @@
 #include "rpc_decode.h"
 #include "rpc_encode.h"
 
-#define INLINE_BYTES_MAX   (64u << 10) /* of a message that is handled on the loop */
+#define INLINE_BYTES_MAX   (64u << 10)  /* of a message that is handled on the loop */
+#define INLINE_BLOCK_MAX   (256u << 10) /* of the blocks that are laid out there */
 #define INLINE_TENSORS_MAX 16u
 
 struct reinit {
@@ -324,6 +325,8 @@ static void after_decode(struct reinit *reinit)
     if (reinit->status == FIRE_OK)
         reinit->status = reserve(reinit);
     if (reinit->status == FIRE_OK) {
+        /* A small message of tiny matrices has a large block. */
+        reinit->on_loop = reinit->on_loop && reinit->block_bytes <= INLINE_BLOCK_MAX;
         run(reinit, stage_feed, after_feed);
         return;
     }

@@ -9,6 +9,7 @@
  *   the worker that feeds, the device and the workers that answer each hold a reference of the call
  *   every tensor is in the stream's list until it is freed; the list is empty at release
  *   window_bytes is the sum of block_bytes over the list
+ *   a tensor's heap is charged while it is in the list, so memory is bounded by the budget
  */
 #include "rpc_stream.h"
 
@@ -27,7 +28,7 @@ static void message_release(struct stream *stream, struct stream_message *messag
     if (message->request)
         protobuf_c_message_free_unpacked(&message->request->base, NULL);
     rpc_message_release(&message->wire);
-    rpc_call_discharge(stream->call, message->bytes);
+    rpc_call_discharge(stream->call, message->bytes + message->heap_bytes);
     *message = (struct stream_message){ 0 };
 }
 
@@ -54,6 +55,8 @@ static struct stream_tensor *tensor_new(struct stream *stream, uint32_t id, uint
     tensor->stream = stream;
     tensor->id = id;
     tensor->total_bytes = total_bytes;
+    tensor->heap_bytes = stream->queued.heap_bytes;
+    stream->queued.heap_bytes = 0;
     tensor->previous = stream->last;
     if (stream->last)
         stream->last->next = tensor;
@@ -64,10 +67,17 @@ static struct stream_tensor *tensor_new(struct stream *stream, uint32_t id, uint
     return tensor;
 }
 
+void stream_tensor_unpark(struct stream_tensor *tensor)
+{
+    tensor->stream->alone_count -= tensor->alone;
+    tensor->alone = false;
+}
+
 void stream_tensor_free(struct stream_tensor *tensor)
 {
     struct stream *stream = tensor->stream;
 
+    stream_tensor_unpark(tensor);
     if (tensor->previous)
         tensor->previous->next = tensor->next;
     else
@@ -81,6 +91,7 @@ void stream_tensor_free(struct stream_tensor *tensor)
         stream->busy_count--;
     stream->window_bytes -= tensor->block_bytes;
     rpc_call_tenant(stream->call)->bytes_in_flight -= tensor->block_bytes;
+    rpc_call_discharge(stream->call, tensor->heap_bytes);
     request_tensor_close(tensor->tensor);
     free(tensor);
 }
@@ -262,9 +273,12 @@ static bool link_companions(struct stream *stream, struct stream_tensor *weight,
                       weight->tensor->name);
             return false;
         }
-        if (tensor->place != STREAM_PARKED ||
-            request_tensor_link(weight->tensor, companion, error) == FIRE_OK)
+        if (tensor->place != STREAM_PARKED)
             continue;
+        if (request_tensor_link(weight->tensor, companion, error) == FIRE_OK) {
+            stream_tensor_unpark(tensor);
+            continue;
+        }
         if (companion->role != REQUEST_STATE) {
             request_tensor_fail(weight->tensor, error, NULL);
             stream_tensor_free(tensor);
@@ -300,6 +314,16 @@ static bool open_tensor(struct stream *stream, const Fire__V1__TensorBegin *begi
     return true;
 }
 
+static enum fire_status check_alone(const struct stream *stream, struct fire_error *error)
+{
+    if (stream->alone_count < STREAM_ALONE_MAX)
+        return FIRE_OK;
+    return fire_fail(error, FIRE_BAD_REQUEST, "begin",
+                     "%u tensors of the stream wait for weights that have not begun; send each "
+                     "weight right after what belongs to it",
+                     STREAM_ALONE_MAX);
+}
+
 static void take_begin(struct stream *stream, const Fire__V1__TensorBegin *begin)
 {
     struct stream_tensor *tensor = tensor_new(stream, begin->id, begin->total_bytes);
@@ -313,6 +337,8 @@ static void take_begin(struct stream *stream, const Fire__V1__TensorBegin *begin
     status = stream_state_begin(&stream->state, begin->id, begin->total_bytes, tensor, &error);
     if (status == FIRE_OK && !open_tensor(stream, begin, tensor))
         status = fire_fail_memory(&error, REQUEST_HEAP_BYTES);
+    if (status == FIRE_OK && tensor->tensor->role != REQUEST_WEIGHT)
+        status = check_alone(stream, &error);
     if (status == FIRE_OK && tensor->tensor->role == REQUEST_WEIGHT) {
         check_name(stream, tensor);
         if (!link_companions(stream, tensor, &error))
@@ -375,7 +401,9 @@ static void feed(struct stream *stream, struct stream_tensor *tensor, bool last)
     stream->feed_tensor = tensor;
     stream->feed_last = last;
     stream->feed_work.data = stream;
-    if (bytes <= STREAM_INLINE_BYTES_MAX) {
+    /* The first bytes of a tensor find its block as the arena left it: laying it out touches all. */
+    if (bytes <= STREAM_INLINE_BYTES_MAX &&
+        (tensor->tensor->received_bytes > 0 || tensor->block_bytes <= STREAM_INLINE_BLOCK_MAX)) {
         on_feed_work(&stream->feed_work);
         feed_done(stream);
         return;
@@ -504,7 +532,8 @@ static void receive(struct stream *stream)
     bool expected;
 
     if (may_receive(stream)) {
-        status = rpc_call_receive(stream->call, STREAM_MESSAGE_BYTES_MAX, &error);
+        status =
+            rpc_call_receive(stream->call, STREAM_MESSAGE_BYTES_MAX + REQUEST_HEAP_BYTES, &error);
         stream->receiving = status == FIRE_OK;
         if (status == FIRE_OK && stream->receive_waiting) {
             stop_waiting(stream);
@@ -554,6 +583,7 @@ void stream_advance(struct stream *stream)
         if (!take_message(stream))
             break;
     }
+    rpc_call_uploading(call, stream->state.upload_count > 0);
     if (!rpc_call_over(call))
         receive(stream);
     if (!rpc_call_over(call))
@@ -596,6 +626,13 @@ static void on_message(struct rpc_call *call, grpc_byte_buffer *buffer)
             &fire__v1__reinit_stream_request__descriptor, &message->wire, &error);
         if (!message->request)
             status = error.status;
+    }
+    if (status == FIRE_OK &&
+        message->request->body_case == FIRE__V1__REINIT_STREAM_REQUEST__BODY_BEGIN) {
+        /* The reservation of the message, just given back, had room for this. */
+        status = rpc_call_charge(call, REQUEST_HEAP_BYTES, &error);
+        if (status == FIRE_OK)
+            message->heap_bytes = REQUEST_HEAP_BYTES;
     }
     if (status != FIRE_OK)
         stream_fail(stream, status, &error);

@@ -15,9 +15,11 @@
 #include "rpc_stream_state.h"
 
 #define STREAM_MESSAGE_BYTES_MAX (RPC_CHUNK_BYTES_MAX + RPC_STREAM_BYTES_MAX + 64u)
-#define STREAM_INLINE_BYTES_MAX  (64u << 10) /* work of this size is done on the loop */
+#define STREAM_INLINE_BYTES_MAX  (64u << 10)  /* work of this size is done on the loop */
+#define STREAM_INLINE_BLOCK_MAX  (256u << 10) /* and blocks of this size are laid out there */
 /* Fits, with what stands around it, the 4 MiB that gRPC clients take unless told otherwise. */
 #define STREAM_ANSWER_BYTES_MAX ((4u << 20) - (64u << 10))
+#define STREAM_ALONE_MAX        1024u /* tensors that wait for the weight they belong to */
 #define STREAM_RETRY_MS         5u
 #define STREAM_ROOM_MS_MAX      2000u  /* a begin waits so long for room in the arena */
 #define STREAM_RECEIVE_MS_MAX   10000u /* a stream waits so long for room to receive */
@@ -37,6 +39,8 @@ struct stream_tensor {
     uint32_t id;
     enum stream_place place;
     struct request_tensor *tensor;
+    bool alone;           /* parked, and its weight has not begun */
+    uint64_t heap_bytes;  /* charged to the call */
     uint64_t block_bytes; /* charged to the tenant and the window */
     uint64_t total_bytes; /* of its upload */
     bool begun;           /* its answer */
@@ -51,7 +55,8 @@ struct stream_tensor {
 struct stream_message {
     bool here;
     struct rpc_message wire;
-    uint64_t bytes; /* charged to the call */
+    uint64_t bytes;      /* charged to the call */
+    uint64_t heap_bytes; /* charged to the call, for the tensor that begins */
     Fire__V1__ReinitStreamRequest *request;
 };
 
@@ -65,7 +70,8 @@ struct stream {
     struct stream_tensor *first;
     struct stream_tensor *last;
     uint32_t tensor_count;
-    uint32_t busy_count; /* COMPUTING, ANSWERING or SENDING */
+    uint32_t busy_count;  /* COMPUTING, ANSWERING or SENDING */
+    uint32_t alone_count; /* tensors that are */
     uint64_t window_bytes;
 
     bool receiving;
@@ -95,6 +101,7 @@ struct stream {
 void stream_advance(struct stream *stream); /* does what can be done now; the stream may be over */
 void stream_fail(struct stream *stream, enum fire_status status, const struct fire_error *error);
 void stream_tensor_free(struct stream_tensor *tensor);
+void stream_tensor_unpark(struct stream_tensor *tensor); /* it waits for no weight any more */
 
 /* rpc_stream_answer.c */
 void stream_tensor_uploaded(struct stream_tensor *tensor); /* all bytes have come and are placed */

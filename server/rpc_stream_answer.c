@@ -10,6 +10,7 @@ static void answers_push(struct stream_tensor *tensor)
 {
     struct stream *stream = tensor->stream;
 
+    stream_tensor_unpark(tensor);
     tensor->place = STREAM_SENDING;
     tensor->next_answer = NULL;
     if (stream->answers)
@@ -136,18 +137,23 @@ static void compute(struct stream_tensor *tensor)
         .done = on_computed,
     };
     struct fire_error error = { 0 };
+    bool refused = false;
 
     tensor->place = STREAM_COMPUTING;
     rpc_call_hold(call);
     /* Not before all of its jobs are in. */
     scheduler_hold(submission.scheduler);
-    if (request_submit(tensor->tensor, &submission, &error) != FIRE_OK)
+    if (request_submit(tensor->tensor, &submission, &error) != FIRE_OK) {
         request_tensor_fail(tensor->tensor, &error, NULL);
-    scheduler_release(submission.scheduler);
-    if (tensor->tensor->error.status != FIRE_OK && tensor->tensor->jobs_left == 0) {
-        answer(tensor);
-        rpc_call_drop(call);
+        refused = tensor->tensor->jobs_left == 0;
     }
+    if (refused)
+        answer(tensor);
+    /* Jobs that are late already end in here: on_computed() has answered then, and the tensor may
+     * be gone. */
+    scheduler_release(submission.scheduler);
+    if (refused)
+        rpc_call_drop(call);
 }
 
 void stream_end_set(struct stream *stream)
@@ -185,6 +191,8 @@ void stream_tensor_uploaded(struct stream_tensor *tensor)
         stream_answer_error(tensor);
     } else {
         tensor->place = STREAM_PARKED;
+        tensor->alone = true;
+        stream->alone_count++;
         if (request->role != REQUEST_STATE || stays_silent(request))
             stream_state_answered(&stream->state, tensor->id);
         if (stays_silent(request))

@@ -251,6 +251,18 @@ bool scheduler_cancel(struct scheduler *scheduler, struct job *job)
     return job->parts_running == 0;
 }
 
+void scheduler_end_set(struct scheduler *scheduler, struct job *job)
+{
+    if (job->end_of_set)
+        return;
+    /* A bucket counts those that wait in it; one that comes back is counted as it is by then. */
+    job->end_of_set = true;
+    if (!job->lane)
+        return;
+    job->bucket->end_of_set++;
+    dispatch(scheduler);
+}
+
 void scheduler_hold(struct scheduler *scheduler)
 {
     scheduler->hold++;

@@ -49,6 +49,10 @@ FIRE_NODISCARD enum fire_status scheduler_submit(struct scheduler *scheduler, st
  * False: it is with the device; done() will be called when its batch ends, as ever. */
 bool scheduler_cancel(struct scheduler *scheduler, struct job *job);
 
+/* The set of a submitted job is complete after all: what waits of it need not wait for company.
+ * What is with the device goes on. */
+void scheduler_end_set(struct scheduler *scheduler, struct job *job);
+
 /* Several jobs of one call come right after each other: dispatch only at the end of it. */
 void scheduler_hold(struct scheduler *scheduler);
 void scheduler_release(struct scheduler *scheduler);
