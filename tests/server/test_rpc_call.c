@@ -412,6 +412,45 @@ START_TEST(a_message_over_its_limit_is_refused_by_size)
 }
 END_TEST
 
+/* What has been reserved and not sent is at most half of the budget for one tenant, so that calls
+ * that send nothing do not keep others out. */
+START_TEST(reservations_of_one_tenant_leave_room_for_others)
+{
+    struct rpc_fixture fixture;
+    struct fixture_answer answer;
+    struct client_call *held[2];
+    const struct fixture_header greedy[] = { { "x-fired-tenant", "greedy" }, { NULL, NULL } };
+    const struct fixture_header modest[] = { { "x-fired-tenant", "modest" }, { NULL, NULL } };
+    size_t count;
+
+    fixture_init(&fixture);
+    budget_init(&fixture.server.messages, 4 * TENSOR_BYTES_MAX);
+    start(&fixture);
+    for (size_t i = 0; i < 2; i++) {
+        held[i] = client_open(&fixture, stream.path, 10000, greedy);
+        uv_sem_wait(&probe.started);
+    }
+    client_finish(client_open(&fixture, stream.path, 10000, greedy), &answer);
+    ck_assert_int_eq(answer.code, GRPC_STATUS_RESOURCE_EXHAUSTED);
+    ck_assert_ptr_nonnull(strstr(answer.text, "have not come"));
+    ck_assert(answer.details.retry);
+
+    struct client_call *other = client_open(&fixture, stream.path, 10000, modest);
+    client_send(other, "x", 1);
+    free(client_read(other, &count));
+    ck_assert_uint_eq(count, 1);
+    client_half_close(other);
+    client_finish(other, &answer);
+    ck_assert_int_eq(answer.code, GRPC_STATUS_OK);
+    for (size_t i = 0; i < 2; i++) {
+        client_half_close(held[i]);
+        client_finish(held[i], &answer);
+        ck_assert_int_eq(answer.code, GRPC_STATUS_OK);
+    }
+    fixture_stop(&fixture, 1000);
+}
+END_TEST
+
 /* Beyond what any method takes, core refuses while it reads. */
 START_TEST(a_message_over_the_limit_of_all_is_refused_by_core)
 {
@@ -539,6 +578,72 @@ START_TEST(a_caller_that_does_not_send_is_cut_off)
     ck_assert_int_eq(probe.why, FIRE_CANCELLED);
     uv_sem_wait(&probe.released);
     ck_assert_double_eq(metric(&fixture, METRIC_CUT_OFF, "sending", NULL), 1);
+    fixture_stop(&fixture, 1000);
+}
+END_TEST
+
+START_TEST(a_callers_deadline_has_a_limit)
+{
+    struct rpc_fixture fixture;
+    struct fixture_answer answer;
+
+    fixture_init(&fixture);
+    fixture.server.config.deadline_ms_max = 50;
+    start(&fixture);
+    client_unary(&fixture, silent.path, 50000, NULL, "x", 1, &answer);
+    ck_assert_int_eq(answer.code, GRPC_STATUS_DEADLINE_EXCEEDED);
+    ck_assert_ptr_nonnull(strstr(answer.text, "50 ms"));
+    fixture_stop(&fixture, 1000);
+}
+END_TEST
+
+static void upload_start(struct rpc_call *call)
+{
+    rpc_call_uploading(call, true);
+    stream_start(call);
+}
+
+static const struct {
+    uint64_t floor;
+    bool cut;
+} floors[] = { { 1 << 20, true }, { 1, false }, { 0, false } };
+
+/* Every byte resets the idle clock; the rate does not forget. */
+START_TEST(an_upload_in_drops_is_cut_off)
+{
+    struct rpc_fixture fixture;
+    struct fixture_answer answer;
+    struct rpc_method upload = stream;
+    const struct rpc_method *const table[] = { &upload };
+    uint32_t drops = 0;
+
+    fixture_init(&fixture);
+    fixture.server.config.idle_ms_max = 200;
+    fixture.server.config.upload_bytes_per_s_min = floors[_i].floor;
+    upload.start = upload_start;
+    probe_init();
+    fixture_start(&fixture, table, 1);
+    struct client_call *call = client_open(&fixture, stream.path, 30000, NULL);
+    for (bool open = true; open && drops < 30; drops++) {
+        size_t count;
+        uint8_t *echoed;
+
+        uv_sleep(20);
+        client_send(call, "x", 1);
+        echoed = client_read(call, &count);
+        open = echoed != NULL;
+        free(echoed);
+    }
+    client_half_close(call);
+    client_finish(call, &answer);
+    ck_assert_int_eq(answer.code, floors[_i].cut ? GRPC_STATUS_RESOURCE_EXHAUSTED : GRPC_STATUS_OK);
+    if (floors[_i].cut) {
+        ck_assert_str_eq(answer.details.reason, "CALLER_STALLED");
+        ck_assert_ptr_nonnull(strstr(answer.text, "upload_bytes_per_s_min"));
+        ck_assert_uint_gt(drops, 1);
+    }
+    uv_sem_wait(&probe.released);
+    ck_assert_double_eq(metric(&fixture, METRIC_CUT_OFF, "sending", NULL), floors[_i].cut);
     fixture_stop(&fixture, 1000);
 }
 END_TEST
@@ -749,6 +854,7 @@ static void add_calls(TCase *tests)
     tcase_add_loop_test(tests, beyond_a_limit_a_call_is_refused_with_a_hint, 0,
                         sizeof(limits) / sizeof(limits[0]));
     tcase_add_test(tests, a_message_over_its_limit_is_refused_by_size);
+    tcase_add_test(tests, reservations_of_one_tenant_leave_room_for_others);
     tcase_add_test(tests, a_message_over_the_limit_of_all_is_refused_by_core);
     tcase_add_loop_test(tests, a_tenant_has_a_proper_name, 0,
                         sizeof(tenant_names) / sizeof(tenant_names[0]));
@@ -760,6 +866,9 @@ static void add_ends(TCase *tests)
     tcase_add_test(tests, a_callers_deadline_is_no_change_of_mind);
     tcase_add_test(tests, a_caller_that_cancels_ends_the_work);
     tcase_add_test(tests, a_caller_that_does_not_send_is_cut_off);
+    tcase_add_test(tests, a_callers_deadline_has_a_limit);
+    tcase_add_loop_test(tests, an_upload_in_drops_is_cut_off, 0,
+                        sizeof(floors) / sizeof(floors[0]));
     tcase_add_test(tests, a_caller_that_does_not_read_is_cut_off);
     tcase_add_test(tests, a_caller_that_owes_nothing_is_not_cut_off);
     tcase_add_test(tests, while_draining_new_calls_are_unavailable);

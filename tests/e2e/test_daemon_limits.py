@@ -1,0 +1,176 @@
+"""What one caller can make the daemon hold, and for how long: memory, reservations, time."""
+
+import re
+import threading
+import time
+
+import grpc
+import pytest
+
+from daemon import (BUILD, FIRED, WAIT_S, Daemon, Feed, begin, daemon,  # noqa: F401
+                    firectl, gaussian, header, refused, reinit_pb2, refusal, request, save,
+                    set_header, start, stream_messages, tensor_pb2)
+
+EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
+MIB = 1 << 20
+
+
+def peak_bytes(one):
+    """The most memory the process ever had."""
+    with open(f"/proc/{one.process.pid}/status") as file:
+        return int(re.search(r"VmHWM:\s+(\d+) kB", file.read()).group(1)) * 1024
+
+
+def serves(one):
+    weight = gaussian(8, 8)
+    assert one.reinit.Reinit(request({"w": weight}), timeout=WAIT_S).data
+
+
+def cut_off(one, reason):
+    return sum(value for key, value in one.metrics().items()
+               if key.startswith("fired_callers_cut_off_total") and reason in key)
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/grpc.health.v1.Health/Check", "/fire.v1.AdminService/Status",
+                                  "/fire.v1.ReinitService/Reinit", "/no.Such/Method"])
+def test_messages_of_any_size_take_no_more_than_the_budget(start, path):
+    """Eight messages of 64 MiB at once, to methods that take 64 KiB, 16 MiB or nothing at all."""
+    one = start("--memory-budget-bytes", "256MiB", "--threads", "1")
+    before = peak_bytes(one)
+    blob = bytes(64 * MIB)
+    calls = [one.channel().unary_unary(path).future(blob, timeout=WAIT_S) for _ in range(8)]
+    for call in calls:
+        assert call.exception(WAIT_S) is not None
+    assert peak_bytes(one) - before < 192 * MIB
+    serves(one)
+
+
+def test_a_message_over_the_limit_says_so_and_gives_no_hint(start, tmp_path):
+    one = start("--message-bytes-max", "1MiB")
+    got = refused(one.reinit.Reinit, request({"w": gaussian(1024, 300)}))
+    assert (got.code, got.reason, got.retry_s) == (EXHAUSTED, "MESSAGE_TOO_LARGE", None), got
+    assert str(MIB) in got.message, got
+    # firectl takes the stream then.
+    save(tmp_path / "in.safetensors", {"w": gaussian(1024, 300)})
+    firectl("reinit", tmp_path / "in.safetensors", "-o", tmp_path / "out.safetensors", "--arch",
+            "none", "--addr", one.address)
+
+
+def test_calls_that_never_send_do_not_shut_others_out(start):
+    one = start("--memory-budget-bytes", "256MiB")
+    open_end = threading.Event()
+
+    def nothing():
+        open_end.wait(WAIT_S)
+        yield from ()
+
+    method = one.channel().stream_unary("/fire.v1.ReinitService/Reinit")
+    greedy = [("x-fired-tenant", "greedy")]
+    calls = [method.future(nothing(), metadata=greedy, timeout=WAIT_S) for _ in range(20)]
+    one.wait_for(lambda: sum(call.done() for call in calls) >= 14, "refusals")
+    got = refusal(next(call for call in calls if call.done()).exception())
+    assert got.code == EXHAUSTED and got.retry_s and "have not come" in got.message, got
+    weight = gaussian(64, 64)
+    for _ in range(10):
+        one.reinit.Reinit(request({"w": weight}), metadata=[("x-fired-tenant", "modest")],
+                          timeout=WAIT_S)
+    open_end.set()
+    for call in calls:
+        call.exception(WAIT_S)
+    one.wait_idle()
+
+
+def companions(count):
+    yield reinit_pb2.ReinitStreamRequest(header=set_header())
+    for number in range(count):
+        about = tensor_pb2.TensorHeader(
+            name=f"m{number}", parameter=f"p{number}", shape=[1],
+            dtype=tensor_pb2.DATA_TYPE_F32, role=tensor_pb2.TENSOR_ROLE_UNIT_MEANS)
+        yield reinit_pb2.ReinitStreamRequest(
+            begin=reinit_pb2.TensorBegin(id=7, tensor=about, total_bytes=4))
+        yield reinit_pb2.ReinitStreamRequest(chunk=reinit_pb2.TensorChunk(id=7, offset=0),
+                                             data=bytes(4))
+
+
+def test_what_waits_for_a_weight_is_charged_and_limited(daemon):
+    got = refused(daemon.reinit.ReinitStream, companions(1100))
+    assert got.code == grpc.StatusCode.INVALID_ARGUMENT and "1024 tensors" in got.message, got
+    daemon.wait_idle()
+
+    feed = Feed()
+    call = daemon.reinit.ReinitStream(iter(feed), timeout=WAIT_S)
+    feed.send(*companions(100))
+    daemon.wait_for(lambda: any(tenant.bytes_in_flight >= 100 * 8192
+                                for tenant in daemon.status().tenants), "the charge")
+    call.cancel()
+    feed.close()
+    daemon.wait_idle()
+
+
+# --- time -----------------------------------------------------------------------------------------
+
+
+def test_an_upload_in_drops_is_cut_off(start):
+    one = start("--idle-ms-max", "400", "--upload-bytes-per-s-min", "64KiB")
+    weight = gaussian(256, 256)
+    feed = Feed()
+    call = one.reinit.ReinitStream(iter(feed), timeout=WAIT_S)
+    feed.send(reinit_pb2.ReinitStreamRequest(header=set_header()),
+              begin(1, header("w", weight), weight))
+    end = time.monotonic() + WAIT_S
+    for offset in range(0, len(weight.data), 4):
+        if call.done() or time.monotonic() > end:
+            break
+        feed.send(reinit_pb2.ReinitStreamRequest(
+            chunk=reinit_pb2.TensorChunk(id=1, offset=offset), data=weight.data[offset:offset + 4]))
+        time.sleep(0.05)
+    got = refused(lambda timeout: call)
+    feed.close()
+    assert (got.code, got.reason) == (EXHAUSTED, "CALLER_STALLED"), got
+    assert "upload_bytes_per_s_min" in got.message, got
+    one.wait_idle()
+    assert cut_off(one, "sending") == 1
+
+
+def test_a_deadline_is_cut_to_the_longest(start):
+    one = start("--deadline-ms-max", "300", "--idle-ms-max", "60000")
+    feed = Feed()
+    begun = time.monotonic()
+    call = one.reinit.ReinitStream(iter(feed), timeout=WAIT_S)
+    got = refused(lambda timeout: call)
+    feed.close()
+    assert got.code == grpc.StatusCode.DEADLINE_EXCEEDED and "300 ms" in got.message, got
+    assert time.monotonic() - begun < WAIT_S / 2
+
+
+def test_a_set_may_end_while_the_device_has_a_part_of_it(start):
+    """64 matrices that wait for company, of which a batch or two are computing when the set ends."""
+    one = start("--delay-us", "200000", "--batch-target-us", "2000", "--threads", "1")
+    weights = gaussian(64, 256, 256)
+    about = header("w", weights, {"stack": 1})
+    for _ in range(3):
+        answers = list(one.reinit.ReinitStream(
+            stream_messages([(about, weights)], chunk_bytes=4 * MIB), timeout=WAIT_S))
+        errors = [answer.begin.result.error.message for answer in answers
+                  if answer.HasField("begin")]
+        assert errors == [""], errors
+
+
+def test_a_deadline_between_submit_and_dispatch_is_answered_once(tmp_path):
+    """Answering twice would end the daemon with an assertion."""
+    late = BUILD / "tests" / "fired_late"
+    one = Daemon(tmp_path, environment={"LATE_MS": "600"})
+    one.command = [str(late) if word == str(FIRED) else word for word in one.command]
+    one.start().wait_ready()
+    weight = gaussian(8, 8)
+    sent = [(header("w", weight), weight)]
+    got = refused(one.reinit.ReinitStream, stream_messages(sent, end_of_set=False), timeout=0.3)
+    assert got.code == grpc.StatusCode.DEADLINE_EXCEEDED, got
+    got = refused(one.reinit.Reinit, request({"w": weight}), timeout=0.3)
+    assert got.code == grpc.StatusCode.DEADLINE_EXCEEDED, got
+    assert list(one.reinit.ReinitStream(stream_messages(sent), timeout=WAIT_S))
+    one.wait_idle()
+    assert one.stop() == 0, one.text()[-8000:]
