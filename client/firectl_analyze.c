@@ -68,7 +68,7 @@ static enum fire_status finish_window(struct run *run, struct firectl_window *wi
     return status;
 }
 
-/* Computes the tensors gathered so far; with a daemon this begins it, and the one before is taken. */
+/* Computes the tensors gathered so far; with a daemon this begins it and takes the one before. */
 static enum fire_status run_window(struct run *run, struct fire_error *error)
 {
     struct firectl_window *window = &run->windows[run->filling];

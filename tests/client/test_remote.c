@@ -590,8 +590,8 @@ START_TEST(a_set_can_be_cancelled)
     struct fire_set set = { .tensors = tensors, .count = 2 };
     const double start_s = now_s();
 
-    tensor_make(&tensors[0], "a", FIRE_F32, 2000, 2000, "steps=100");
-    tensor_make(&tensors[1], "b", FIRE_F32, 2000, 1999, "steps=100");
+    tensor_make(&tensors[0], "a", FIRE_F32, 1500, 1500, "steps=40");
+    tensor_make(&tensors[1], "b", FIRE_F32, 1500, 1499, "steps=40");
     ck_assert_int_eq(fire_client_start(client, &set, NULL), FIRE_OK);
     ck_assert(!fire_client_wait(client, &set, 0.05));
     fire_client_cancel(client);
@@ -620,7 +620,7 @@ START_TEST(closing_ends_what_runs)
         .tensors = &tensor, .count = 1, .done = note_cancelled, .data = &status
     };
 
-    tensor_make(&tensor, "a", FIRE_F32, 2000, 2000, "steps=100");
+    tensor_make(&tensor, "a", FIRE_F32, 1500, 1500, "steps=40");
     ck_assert_int_eq(fire_client_start(client, &set, NULL), FIRE_OK);
     fire_client_close(client);
     ck_assert_int_eq(status, FIRE_CANCELLED);
@@ -635,7 +635,7 @@ START_TEST(a_deadline_ends_a_set)
     struct fire_set set = { .tensors = &tensor, .count = 1 };
     const double start_s = now_s();
 
-    tensor_make(&tensor, "a", FIRE_F32, 2000, 2000, "steps=100");
+    tensor_make(&tensor, "a", FIRE_F32, 1500, 1500, "steps=40");
     ck_assert_int_eq(fire_client_start(client, &set, NULL), FIRE_OK);
     ck_assert(fire_client_wait(client, &set, 20.0));
     ck_assert_double_lt(now_s() - start_s, 20.0);
