@@ -56,7 +56,8 @@ struct config {
 
     uint64_t memory_budget_bytes; /* all of it; config_load() makes 0 a quarter of the
                                    * machine's or cgroup's memory */
-    uint32_t slab_percent;        /* of the budget for slots; the rest is for messages */
+    uint32_t slab_percent;        /* of the budget for slots */
+    uint32_t workspace_percent;   /* for the device's working memory; the rest is for messages */
     uint64_t message_bytes_max;   /* unary; default 16 MiB */
     uint64_t tensor_bytes_max;    /* one tensor of a stream */
     uint64_t stream_window_bytes; /* of one stream in flight; default 64 MiB */
@@ -91,6 +92,20 @@ struct config {
 
     struct config_source *source; /* config's own */
 };
+
+/* The parts of the memory budget. */
+static inline uint64_t config_slab_bytes(const struct config *config)
+{
+    return config->memory_budget_bytes / 100 * config->slab_percent;
+}
+static inline uint64_t config_workspace_bytes(const struct config *config)
+{
+    return config->memory_budget_bytes / 100 * config->workspace_percent;
+}
+static inline uint64_t config_message_bytes(const struct config *config)
+{
+    return config->memory_budget_bytes - config_slab_bytes(config) - config_workspace_bytes(config);
+}
 
 /* Reads defaults, file (--config or FIRED_CONFIG), environment and flags. `argv` as main() got it.
  * On a mistake `error` says which setting, from where, and what is allowed; `config` may then be

@@ -172,7 +172,7 @@ static enum fire_status check_tls(const struct config *config, struct fire_error
 
 static enum fire_status check_budget(const struct config *config, struct fire_error *error)
 {
-    const uint64_t messages = config->memory_budget_bytes / 100 * (100 - config->slab_percent);
+    const uint64_t messages = config_message_bytes(config);
     const struct {
         const char *name;
         uint64_t value;
@@ -185,6 +185,11 @@ static enum fire_status check_budget(const struct config *config, struct fire_er
         return fire_fail(error, FIRE_BAD_REQUEST, "memory_budget_bytes",
                          "memory_budget_bytes must be at least %u MiB, got %llu bytes",
                          BUDGET_BYTES_MIN >> 20, (unsigned long long)config->memory_budget_bytes);
+    if (config->slab_percent + config->workspace_percent > 95)
+        return fire_fail(error, FIRE_BAD_REQUEST, "slab_percent",
+                         "slab_percent and workspace_percent are %u %% together, which leaves too "
+                         "little for messages; they may be 95 %% at most",
+                         config->slab_percent + config->workspace_percent);
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
         if (parts[i].value > messages)
             return fire_fail(error, FIRE_BAD_REQUEST, parts[i].name,

@@ -175,7 +175,8 @@ enum fire_status config_find_rest(struct config *config, struct fire_error *erro
         config->memory_budget_bytes = config_machine_bytes() / BUDGET_PART;
         config->memory_budget_bytes -= config->memory_budget_bytes % (1u << 20);
     }
-    messages = config->memory_budget_bytes / 100 * (100 - config->slab_percent);
+    messages =
+        config->slab_percent + config->workspace_percent < 100 ? config_message_bytes(config) : 0;
     lower_default(config, "message_bytes_max", &config->message_bytes_max, messages / 2);
     lower_default(config, "stream_window_bytes", &config->stream_window_bytes, messages / 2);
 

@@ -423,6 +423,11 @@ const char *device_last_error(const struct device *device)
     return device->settings.backend->last_error(device->handle);
 }
 
+uint64_t device_workspace_bytes(const struct device *device, const struct fire_plan *plan)
+{
+    return device->settings.backend->workspace_bytes(device->handle, plan);
+}
+
 void *device_host_alloc(struct device *device, size_t bytes)
 {
     return device->settings.backend->host_alloc(device->handle, bytes);

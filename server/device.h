@@ -90,6 +90,9 @@ uint32_t device_index(const struct device *device);
 /* What the backend last said about itself; "" when it said nothing. */
 const char *device_last_error(const struct device *device);
 
+/* Working memory that a batch of this plan takes beside its slots. */
+uint64_t device_workspace_bytes(const struct device *device, const struct fire_plan *plan);
+
 /* Host memory for the arena, page-locked where the device wants that. */
 void *device_host_alloc(struct device *device, size_t bytes);
 void device_host_free(struct device *device, void *memory);

@@ -146,6 +146,12 @@ struct request_submission {
 void request_estimate(const struct request_tensor *tensor, struct scheduler *scheduler,
                       const struct tenant *tenant, double *wait_s, double *own_s);
 
+/* FIRE_BAD_REQUEST when computing it takes more working memory than `bytes_max`. */
+FIRE_NODISCARD enum fire_status request_check_workspace(const struct request_tensor *tensor,
+                                                        struct scheduler *scheduler,
+                                                        uint64_t bytes_max,
+                                                        struct fire_error *error);
+
 /* Submits every job of a weight. On failure those already submitted are cancelled; jobs_left tells
  * how many the device still has, for which `done` will be called. */
 FIRE_NODISCARD enum fire_status request_submit(struct request_tensor *tensor,

@@ -259,6 +259,24 @@ struct job *request_job(struct request_tensor *tensor, uint32_t index)
     return &tensor->parts->jobs[index].job;
 }
 
+enum fire_status request_check_workspace(const struct request_tensor *tensor,
+                                         struct scheduler *scheduler, uint64_t bytes_max,
+                                         struct fire_error *error)
+{
+    for (uint32_t i = 0; i < tensor->work.part_count; i++) {
+        const struct fire_work_part *part = &tensor->work.parts[i];
+        const uint64_t bytes = scheduler_workspace_bytes(scheduler, &part->plan);
+
+        if (bytes > bytes_max)
+            return fire_fail(error, FIRE_BAD_REQUEST, tensor->path,
+                             "a %u x %u matrix takes %" PRIu64 " bytes to compute, but the daemon "
+                             "may use %" PRIu64 " for that: raise memory_budget_bytes or "
+                             "workspace_percent, or use --local",
+                             part->rows, part->cols, bytes, bytes_max);
+    }
+    return FIRE_OK;
+}
+
 void request_estimate(const struct request_tensor *tensor, struct scheduler *scheduler,
                       const struct tenant *tenant, double *wait_s, double *own_s)
 {

@@ -291,6 +291,10 @@ static enum fire_status reserve(struct reinit *reinit)
 
         if (!rpc_tensor_is_fed(tensor))
             continue;
+        status = request_check_workspace(tensor, server->scheduler,
+                                         config_workspace_bytes(&server->config), &reinit->error);
+        if (status != FIRE_OK)
+            return status;
         if (tenant->bytes_in_flight > limit || bytes > limit - tenant->bytes_in_flight)
             return fire_fail(&reinit->error, FIRE_BUSY, tensor->path,
                              "tenant %s has %" PRIu64 " of %" PRIu64

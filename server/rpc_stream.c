@@ -192,6 +192,11 @@ static enum fire_status reserve(struct stream_tensor *tensor, struct fire_error 
     const uint64_t bytes = request_tensor_block_bytes(tensor->tensor);
     enum fire_status status;
 
+    status = request_check_workspace(tensor->tensor, rpc_call_server(stream->call)->scheduler,
+                                     config_workspace_bytes(&rpc_call_server(stream->call)->config),
+                                     error);
+    if (status != FIRE_OK)
+        return status;
     if (bytes > limit)
         return fire_fail(error, FIRE_BAD_REQUEST, tensor->tensor->path,
                          "tensor '%.100s' needs %" PRIu64 " bytes, but tenant %s may have %" PRIu64

@@ -567,6 +567,18 @@ uint64_t scheduler_running(const struct scheduler *scheduler)
     return scheduler->running;
 }
 
+uint64_t scheduler_workspace_bytes(struct scheduler *scheduler, const struct fire_plan *plan)
+{
+    uint64_t most = 0;
+
+    for (uint32_t i = 0; i < scheduler_device_count(scheduler); i++) {
+        const uint64_t bytes = device_workspace_bytes(scheduler_device(scheduler, i), plan);
+
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
 uint32_t scheduler_device_count(const struct scheduler *scheduler)
 {
     return scheduler->device_count;

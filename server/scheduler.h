@@ -64,6 +64,9 @@ double scheduler_estimate_s(struct scheduler *scheduler, const struct tenant *te
 /* A sensible time to try again, from the backlog: what RetryInfo says. */
 uint32_t scheduler_retry_ms(const struct scheduler *scheduler);
 
+/* Working memory that a batch of this plan takes on the device that needs most. */
+uint64_t scheduler_workspace_bytes(struct scheduler *scheduler, const struct fire_plan *plan);
+
 void scheduler_drain(struct scheduler *scheduler); /* nothing waits for company any more */
 
 uint64_t scheduler_waiting(const struct scheduler *scheduler); /* matrices */

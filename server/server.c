@@ -311,7 +311,6 @@ static enum fire_status open_device(struct server *server, struct fire_error *er
 static enum fire_status open_core(struct server *server, struct fire_error *error)
 {
     const struct config *config = &server->config;
-    const uint64_t slab_bytes = config->memory_budget_bytes / 100 * config->slab_percent;
     const struct scheduler_settings settings = {
         .delay_us = config->delay_us,
         .batch_target_us = config->batch_target_us,
@@ -332,8 +331,8 @@ static enum fire_status open_core(struct server *server, struct fire_error *erro
         status = auth_open(config->credentials, &server->auth, error);
     if (status != FIRE_OK)
         return status;
-    budget_init(&server->messages, config->memory_budget_bytes - slab_bytes);
-    status = arena_open(NULL, slab_bytes, &server->arena, error);
+    budget_init(&server->messages, config_message_bytes(config));
+    status = arena_open(NULL, config_slab_bytes(config), &server->arena, error);
     if (status == FIRE_OK)
         status = scheduler_open(&server->loop, &settings, server->tenants, server->metrics,
                                 &server->scheduler, error);

@@ -107,7 +107,7 @@ START_TEST(defaults_are_the_promised_ones)
     ck_assert_str_eq(config.state_dir, "/var/state/fired");
     ck_assert(!config.insecure_anywhere);
     ck_assert_uint_eq(config.nice, 5);
-    ck_assert_uint_eq(config.slab_percent, 60);
+    ck_assert_uint_eq(config.slab_percent, 50);
     ck_assert_uint_eq(config.tensor_bytes_max, 4ull << 30);
     ck_assert_uint_eq(config.deadline_ms_default, 30000);
     ck_assert_uint_eq(config.stream_deadline_ms_default, 3600000);
@@ -235,7 +235,7 @@ START_TEST(reload_reads_the_same_places_again)
     write_file("a.yaml", "nice: 7\n");
     ck_assert_int_eq(config_reload(&config, &fresh, &error), FIRE_OK);
     ck_assert_uint_eq(fresh.nice, 7);
-    ck_assert_uint_eq(fresh.slab_percent, 60);
+    ck_assert_uint_eq(fresh.slab_percent, 50);
     ck_assert_uint_eq(fresh.threads, 2);
     ck_assert_uint_eq(config.nice, 1);
     config_release(&fresh);
@@ -316,8 +316,8 @@ static const struct {
     { "--listen", "--listen needs a value" },
     { "--version=3", "--version takes no value" },
     { "stray", "takes flags only, got \"stray\"" },
-    { "--slab-percent 96", "slab_percent must be 5 to 95; got \"96\" (flag --slab-percent)" },
-    { "--slab-percent 4", "must be 5 to 95" },
+    { "--slab-percent 96", "slab_percent must be 5 to 90; got \"96\" (flag --slab-percent)" },
+    { "--slab-percent 4", "must be 5 to 90" },
     { "--nice 1.5", "nice must be" },
     { "--nice 4294967301", "nice must be" }, /* 5 in 32 bits */
     { "--threads=", "threads must be" },
