@@ -144,8 +144,8 @@ START_TEST(the_budget_follows_the_machine)
     config_release(&config);
 
     /* A small budget lowers the defaults that would not fit, and nothing that was asked for. */
-    load_ok(&config, "--memory-budget-bytes 100MiB");
-    ck_assert_uint_eq(config.memory_budget_bytes, 100u << 20);
+    load_ok(&config, "--memory-budget-bytes 110MiB");
+    ck_assert_uint_eq(config.memory_budget_bytes, 110u << 20);
     ck_assert_uint_le(config.stream_window_bytes, 20u << 20);
     ck_assert_uint_eq(config.message_bytes_max, 16u << 20);
     ck_assert_int_eq(config_check(&config, NULL), FIRE_OK);
