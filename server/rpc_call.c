@@ -11,6 +11,8 @@
  *   a call is over once finish or end has run, and never becomes open again
  *   the status batch starts at most once, and never while a message is being sent
  *   the timer stays open while core may still keep a message or status of ours
+ *   calls of a tenant that wait to be read do so because others of it are being read; each that
+ *   has been lets the next go on
  *   charged is what this call has taken from the budget and its tenant; 0 when it is freed
  */
 #include "rpc_call.h"
@@ -38,6 +40,7 @@
 #define SMALL_IDLE_DRAINING_MS 250u
 #define SMALL_AWAITED_MAX      1024u
 #define AWAITED_PART           2u /* of the message budget, for one tenant */
+#define AWAITED_STREAM_PART    4u /* of that, for streams alone */
 
 struct rpc_call {
     struct rpc_server *rpc;
@@ -47,6 +50,8 @@ struct rpc_call {
     struct tenant *tenant; /* NULL: refused before it was known */
     struct rpc_call *next; /* in the list of those admitted */
     struct rpc_call *previous;
+    struct rpc_call *next_waiting; /* of its tenant, to be read */
+    struct rpc_call *previous_waiting;
     uint64_t id;
     uint64_t started_ns;
     uint64_t deadline_ns;
@@ -58,6 +63,7 @@ struct rpc_call {
     bool admitted;       /* counted as a call; method functions are called */
     bool over;           /* finished or ended */
     bool gone;           /* the caller: core takes nothing more */
+    bool waiting;        /* to be read, once others of its tenant have been */
     bool receiving;      /* a receive batch is with core */
     bool sending;        /* a send batch is with core */
     bool status_waits;   /* for the message being sent */
@@ -234,27 +240,73 @@ static enum fire_status small_reserve(struct rpc_call *call, struct fire_error *
     return FIRE_OK;
 }
 
-/* One tenant cannot keep the others out by calls that never send. */
+/* What a tenant may have reserved for messages that have not come, so that it cannot keep others
+ * out by calls that never send. Streams find some room above what unary calls may take: they hold
+ * memory already. */
+static uint64_t awaited_max(const struct rpc_call *call)
+{
+    const uint64_t most = call->server->messages.bytes_max / AWAITED_PART;
+
+    return call->method->kind == RPC_STREAM ? most : most - most / AWAITED_STREAM_PART;
+}
+
+static bool awaited_has_room(const struct rpc_call *call, uint64_t bytes)
+{
+    const uint64_t awaited = call->tenant->bytes_awaited;
+    const uint64_t most = awaited_max(call);
+
+    return awaited == 0 || (awaited <= most && bytes <= most - awaited);
+}
+
 static enum fire_status reservation_make(struct rpc_call *call, uint64_t bytes,
                                          struct fire_error *error)
 {
     struct tenant *tenant = call->tenant;
-    const uint64_t limit = call->server->messages.bytes_max / AWAITED_PART;
     enum fire_status status;
 
-    if (tenant->bytes_awaited > 0 &&
-        (tenant->bytes_awaited > limit || bytes > limit - tenant->bytes_awaited))
+    if (!awaited_has_room(call, bytes))
         return fire_fail(error, FIRE_BUSY, NULL,
                          "tenant %s has %" PRIu64 " of %" PRIu64
                          " bytes reserved for messages that have not come; send what was begun, or "
                          "raise memory_budget_bytes",
-                         tenant->name, tenant->bytes_awaited, limit);
+                         tenant->name, tenant->bytes_awaited, awaited_max(call));
     status = rpc_call_charge(call, bytes, error);
     if (status != FIRE_OK)
         return status;
     tenant->bytes_awaited += bytes;
     call->reserved = bytes;
     return FIRE_OK;
+}
+
+/* --- waiting to be read --- */
+
+static void waiting_add(struct rpc_call *call)
+{
+    struct tenant *tenant = call->tenant;
+
+    call->waiting = true;
+    call->next_waiting = NULL;
+    call->previous_waiting = tenant->last_waiting;
+    if (tenant->last_waiting)
+        tenant->last_waiting->next_waiting = call;
+    else
+        tenant->first_waiting = call;
+    tenant->last_waiting = call;
+}
+
+static void waiting_remove(struct rpc_call *call)
+{
+    struct tenant *tenant = call->tenant;
+
+    call->waiting = false;
+    if (call->next_waiting)
+        call->next_waiting->previous_waiting = call->previous_waiting;
+    else
+        tenant->last_waiting = call->previous_waiting;
+    if (call->previous_waiting)
+        call->previous_waiting->next_waiting = call->next_waiting;
+    else
+        tenant->first_waiting = call->next_waiting;
 }
 
 /* The reservation for a message becomes `bytes` that the method gives back. */
@@ -373,6 +425,8 @@ static void on_timer_closed(uv_handle_t *handle)
 /* Lets go of the timer once nothing of ours is left with core. */
 static void call_settle(struct rpc_call *call)
 {
+    if (call->over && call->waiting)
+        waiting_remove(call);
     if (!call->over || call->sending || call->status_sending)
         return;
     if (call->finished_ns == 0)
@@ -681,6 +735,41 @@ static void message_take(struct rpc_call *call, grpc_byte_buffer *message, bool 
         call->method->message(call, message);
 }
 
+static void receive_start(struct rpc_call *call, uint64_t bytes_max)
+{
+    grpc_op operation;
+
+    memset(&operation, 0, sizeof(operation));
+    operation.op = GRPC_OP_RECV_MESSAGE;
+    operation.data.recv_message.recv_message = &call->incoming;
+    call->receive_bytes_max = bytes_max;
+    call->receiving = true;
+    batch_start(call, &operation, 1, &call->receive_tag);
+    receive_clock_start(call);
+}
+
+/* A message has come: calls of its tenant that wait are read now, as far as there is room. */
+static void waiting_go_on(struct tenant *tenant)
+{
+    struct rpc_call *call;
+
+    while ((call = tenant->first_waiting) != NULL &&
+           awaited_has_room(call, call->receive_bytes_max)) {
+        struct fire_error error;
+
+        waiting_remove(call);
+        if (reservation_make(call, call->receive_bytes_max, &error) == FIRE_OK) {
+            receive_start(call, call->receive_bytes_max);
+        } else {
+            const struct rpc_failure failure = { .reason = rpc_reason(FIRE_BUSY),
+                                                 .retry_ms = rpc_retry_ms(call->server) };
+
+            refusal_count(call, failure.reason, error.message);
+            call_end(call, FIRE_CANCELLED, &error, &failure);
+        }
+    }
+}
+
 static void on_receive(struct rpc_tag *tag, bool ok)
 {
     struct rpc_call *call = CALL_OF(tag, receive_tag);
@@ -709,29 +798,24 @@ static void on_receive(struct rpc_tag *tag, bool ok)
         reservation_shrink(call, bytes);
         message_take(call, message, ok);
     }
+    waiting_go_on(call->tenant);
     rpc_call_drop(call);
-}
-
-static void receive_start(struct rpc_call *call, uint64_t bytes_max)
-{
-    grpc_op operation;
-
-    memset(&operation, 0, sizeof(operation));
-    operation.op = GRPC_OP_RECV_MESSAGE;
-    operation.data.recv_message.recv_message = &call->incoming;
-    call->receive_bytes_max = bytes_max;
-    call->receiving = true;
-    batch_start(call, &operation, 1, &call->receive_tag);
-    receive_clock_start(call);
 }
 
 enum fire_status rpc_call_receive(struct rpc_call *call, uint64_t bytes_max,
                                   struct fire_error *error)
 {
     FIRE_ASSERT(!call->receiving);
+    FIRE_ASSERT(!call->waiting);
     FIRE_ASSERT(!kind_is_small(call->method->kind));
     if (call->over)
         return fire_fail(error, FIRE_CANCELLED, NULL, "the call is over");
+    if (call->method->kind == RPC_UNARY_TENSOR &&
+        (call->tenant->first_waiting || !awaited_has_room(call, bytes_max))) {
+        call->receive_bytes_max = bytes_max;
+        waiting_add(call);
+        return FIRE_OK;
+    }
     if (reservation_make(call, bytes_max, error) != FIRE_OK)
         return FIRE_BUSY;
     receive_start(call, bytes_max);
@@ -992,6 +1076,7 @@ static void call_free(struct rpc_call *call)
     const bool admitted = call->admitted;
 
     FIRE_ASSERT(call->over);
+    FIRE_ASSERT(!call->waiting);
     FIRE_ASSERT(!call->timer_open);
     if (admitted && call->method->release)
         call->method->release(call);

@@ -74,8 +74,9 @@ bool rpc_call_over(const struct rpc_call *call); /* finished or ended: results g
 
 /* Asks for the next message; RPC_UNARY_TENSOR and RPC_STREAM only. `bytes_max` is first reserved
  * from the message budget and the tenant's bytes in flight: FIRE_BUSY (the call is then still open:
- * the method decides) when there is no room, or when what the tenant has reserved and not sent yet
- * would be more than half of the budget. A longer message is answered RESOURCE_EXHAUSTED. When the message arrives the reservation shrinks to its
+ * the method decides) when there is no room. What a tenant has reserved and not sent is at most
+ * half of the budget: beyond that a stream is FIRE_BUSY, and a unary call waits until others of its
+ * tenant have been read. A longer message is answered RESOURCE_EXHAUSTED. When the message arrives the reservation shrinks to its
  * real size, which the method gives back with rpc_call_discharge() once it has destroyed the
  * message. */
 FIRE_NODISCARD enum fire_status rpc_call_receive(struct rpc_call *call, uint64_t bytes_max,

@@ -14,6 +14,7 @@
 #define TENANTS_MAX       1024u
 
 struct lane; /* bucket_internal.h */
+struct rpc_call;
 
 struct tenant_limits {
     double weight; /* share of device time against other tenants; default 1 */
@@ -28,6 +29,8 @@ struct tenant {
     struct tenant_limits limits;
     uint64_t bytes_in_flight;
     uint64_t bytes_awaited; /* the part of them that is reserved for messages still to come */
+    struct rpc_call *first_waiting; /* rpc_call's: calls that will be read when others have been */
+    struct rpc_call *last_waiting;
     uint32_t streams;
     uint32_t calls;
     uint64_t calls_total;
