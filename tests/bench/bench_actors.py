@@ -6,6 +6,7 @@ the official loop in PyTorch inside. The callers are the same program (h2load) o
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -98,6 +99,25 @@ def python_path(context):
                             os.path.dirname(os.path.dirname(torch.__file__))])
 
 
+def descendants(pid):
+    """Process ids of all children, and theirs."""
+    children = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                with open(f"/proc/{entry}/stat") as stat:
+                    parent = int(stat.read().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+            children.setdefault(parent, []).append(int(entry))
+    found, ahead = [], [pid]
+    while ahead:
+        below = children.get(ahead.pop(), [])
+        found += below
+        ahead += below
+    return found
+
+
 class Server:
     """A peer: a process with a port, and what h2load needs to talk to it."""
 
@@ -131,13 +151,20 @@ class Server:
                            f"{self.log.read_text(errors='replace')[-400:]}")
 
     def close(self):
+        """Ends the server and whatever it started, which may be in groups of its own."""
+        family = descendants(self.process.pid)
         if self.process.poll() is None:
-            os.killpg(self.process.pid, 15)
+            self.process.terminate()
             try:
                 self.process.wait(20)
             except subprocess.TimeoutExpired:
-                os.killpg(self.process.pid, 9)
+                self.process.kill()
                 self.process.wait()
+        for pid in family:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
 
 
 class Triton(Server):

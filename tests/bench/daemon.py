@@ -31,9 +31,14 @@ class Daemon:
             self.process = subprocess.Popen(
                 command, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
                 preexec_fn=lambda: os.sched_setaffinity(0, cores))
-        self.http = self.wait_for(r"http_listening .*port=(\d+)")
-        self.tcp = self.wait_for(r"listening address=\"?(127\.0\.0\.1:\d+)")
-        self.wait_for(r"(\bready) ")
+        try:
+            self.http = self.wait_for(r"(?m)^http_listening .*port=(\d+)")
+            self.tcp = self.wait_for(r"(?m)^listening .*address=(127\.0\.0\.1:\d+)")
+            self.wait_for(r"(?m)^(ready) ")
+        except DaemonError:
+            self.process.kill()
+            self.process.wait()
+            raise
 
     def text(self):
         with open(self.log, errors="replace") as log:
