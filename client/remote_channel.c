@@ -1,6 +1,7 @@
 /* remote_channel: address, TLS files, token and tenant of a daemon, and the core channel to it. */
 #include "remote_channel.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <grpc/grpc_security.h>
 #include <stdio.h>
@@ -142,11 +143,22 @@ static enum fire_status check_header(const char *text, const char *field, struct
     return FIRE_OK;
 }
 
-/* What is sent there does not leave this machine. */
+/* What is sent there does not leave this machine. A name that only begins like an address of it may
+ * be anybody's. */
 static bool is_loopback(const char *address)
 {
-    return strncmp(address, "unix:", 5) == 0 || strncmp(address, "127.", 4) == 0 ||
-           strncmp(address, "[::1]:", 6) == 0 || strncmp(address, "localhost:", 10) == 0;
+    const char *colon = strrchr(address, ':');
+    unsigned char bytes[4];
+    char host[INET_ADDRSTRLEN];
+
+    if (strncmp(address, "unix:", 5) == 0 || strncmp(address, "[::1]:", 6) == 0 ||
+        strncmp(address, "localhost:", 10) == 0)
+        return true;
+    if (!colon || (size_t)(colon - address) >= sizeof(host))
+        return false;
+    memcpy(host, address, (size_t)(colon - address));
+    host[colon - address] = '\0';
+    return inet_pton(AF_INET, host, bytes) == 1 && bytes[0] == 127;
 }
 
 static enum fire_status take_token(struct remote_channel *channel,

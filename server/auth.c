@@ -27,7 +27,7 @@
 #include "yaml_file.h"
 
 #define TOKEN_BYTES_MIN 16u
-#define TOKEN_BYTES_MAX 4096u
+#define TOKEN_BYTES_MAX 512u
 #define SALT_BYTES      16u
 #define DIGEST_BYTES    32u
 #define ENTRIES_MAX     1024u
@@ -388,7 +388,8 @@ static enum fire_status find_token(const struct auth *auth, const struct auth_ca
     bool hashed = context != NULL;
 
     *found = NULL;
-    for (uint32_t i = 0; i < count && hashed; i++) {
+    /* No token of ours is longer; a long one would only be work for the loop. */
+    for (uint32_t i = 0; i < count && hashed && caller->token_bytes <= TOKEN_BYTES_MAX; i++) {
         hashed = hash_token(auth->sha256, context, auth->secrets[i].salt, caller->token,
                             caller->token_bytes, digest);
         if (hashed && CRYPTO_memcmp(digest, auth->secrets[i].digest, DIGEST_BYTES) == 0)

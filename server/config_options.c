@@ -123,7 +123,7 @@ const struct config_option config_options[] = {
       .minimum = 0.001,
       .maximum = 1.0,
       .value = "1",
-      .meaning = "most of the device time a tenant gets, even of an idle device; 1: all" },
+      .meaning = "most of the device time a tenant gets while others want it; 1: all" },
     { TEXT(tls_certificate, "", "PEM file of the server's certificate chain; empty: no TLS") },
     { TEXT(tls_key, "", "PEM file of its key") },
     { TEXT(tls_client_ca, "", "PEM file of a CA; given: callers need a certificate of it") },

@@ -8,7 +8,7 @@
 #include "log.h"
 #include "server.h"
 
-#define TOKEN_BYTES_MAX 4096u
+#define TOKEN_BYTES_MAX 512u
 
 static int fail(const struct fire_error *error)
 {
