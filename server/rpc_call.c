@@ -4,8 +4,8 @@
  * that the caller has gone), receive, send and status. Each has a tag inside the call and holds a
  * reference, as do the timer and rpc_call_hold(); the last one gone frees the call.
  *
- * One timer serves the deadline and both idle clocks. It is armed for the earliest of them and never
- * moved later: a clock that was put off is seen when the timer fires, and the timer is armed again.
+ * One timer serves the deadline and both idle clocks. It is armed for the earliest of them and
+ * never moved later: a clock that was put off is seen when the timer fires, which is armed again.
  *
  * Invariants:
  *   a call is over once finish or end has run, and never becomes open again

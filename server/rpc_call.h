@@ -39,11 +39,11 @@ struct rpc_method {
     size_t state_bytes; /* of rpc_call_state(), zeroed */
     bool open_while_draining; /* health and reflection answer until the end */
 
-    /* A call begins. For RPC_UNARY and RPC_SERVER_STREAM nothing need be done: `message` follows. */
+    /* A call begins. RPC_UNARY and RPC_SERVER_STREAM need not do anything: `message` follows. */
     void (*start)(struct rpc_call *call);
     /* A message that was asked for by rpc_call_receive() (or the small request, which is never
-     * NULL). NULL: the caller has half-closed. The method owns `message` and destroys it; its bytes have been
-     * charged to the budget and tenant as rpc_call_receive() says. */
+     * NULL). NULL: the caller has half-closed. The method owns `message` and destroys it; its bytes
+     * have been charged to the budget and tenant as rpc_call_receive() says. */
     void (*message)(struct rpc_call *call, grpc_byte_buffer *message);
     /* The message given to rpc_call_send() has been taken by core; the next may be sent. */
     void (*sent)(struct rpc_call *call);
@@ -76,9 +76,9 @@ bool rpc_call_over(const struct rpc_call *call); /* finished or ended: results g
  * from the message budget and the tenant's bytes in flight: FIRE_BUSY (the call is then still open:
  * the method decides) when there is no room. What a tenant has reserved and not sent is at most
  * half of the budget: beyond that a stream is FIRE_BUSY, and a unary call waits until others of its
- * tenant have been read. A longer message is answered RESOURCE_EXHAUSTED. When the message arrives the reservation shrinks to its
- * real size, which the method gives back with rpc_call_discharge() once it has destroyed the
- * message. */
+ * tenant have been read. A longer message is answered RESOURCE_EXHAUSTED. When the message arrives
+ * the reservation shrinks to its real size, which the method gives back with rpc_call_discharge()
+ * once it has destroyed the message. */
 FIRE_NODISCARD enum fire_status rpc_call_receive(struct rpc_call *call, uint64_t bytes_max,
                                                  struct fire_error *error);
 void rpc_call_discharge(struct rpc_call *call, uint64_t bytes);

@@ -32,11 +32,12 @@ struct rpc_arrival {
  * `metadata`. */
 void rpc_call_accept(struct rpc_server *rpc, const struct rpc_arrival *arrival);
 
-/* rpc_call.c: tells each call's method that the daemon begins to go down. `calls` is the list below. */
+/* rpc_call.c: tells each call's method that the daemon begins to go down. `calls` is the list
+ * below. */
 void rpc_calls_drain(struct rpc_call *calls);
 
-/* rpc_admit.c: whether a call may begin. On FIRE_OK `tenant` is set and nothing is counted yet; else
- * `failure` and `error` say why. `tenant` may be set in that case too: it is whom to count the
+/* rpc_admit.c: whether a call may begin. On FIRE_OK `tenant` is set and nothing is counted yet;
+ * else `failure` and `error` say why. `tenant` may be set in that case too: it is whom to count the
  * refusal for. */
 FIRE_NODISCARD enum fire_status rpc_admit(struct rpc_server *rpc, const struct rpc_arrival *arrival,
                                           struct tenant **tenant, struct rpc_failure *failure,
@@ -86,8 +87,8 @@ const char *rpc_code_name(grpc_status_code code);
 /* Replaces what is not UTF-8 by question marks, in place: protobuf strings must be. */
 void rpc_text_clean(char *text);
 
-/* rpc_small.c: messages without tensors. unpack destroys `buffer`; NULL: malformed, too large or no memory.
- * pack takes its memory from core, which ends the process when there is none. */
+/* rpc_small.c: messages without tensors. unpack destroys `buffer`; NULL: malformed, too
+ * large or no memory. pack takes its memory from core, which ends the process when there is none. */
 #define RPC_SMALL_BYTES_MAX 65536u
 ProtobufCMessage *rpc_small_unpack(const ProtobufCMessageDescriptor *descriptor,
                                    grpc_byte_buffer *buffer);

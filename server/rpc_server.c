@@ -10,8 +10,8 @@
  * The end, in this order: health says so and watchers end; new calls are refused, with UNAVAILABLE
  * by us, since core would answer CANCELLED; what runs goes on until the limit, then is cancelled;
  * when nothing runs and callers have gone quiet core is shut down; when it has returned the tag the
- * server is destroyed; when no call object and no slot is left, the queue is shut down and the pump joined.
- * Starting a batch after that would abort the process, hence the count of call objects.
+ * server is destroyed; when no call object and no slot is left, the queue is shut down and the pump
+ * joined. Starting a batch after that would abort the process, hence the count of call objects.
  *
  * Invariants:
  *   armed is the number of slots that core has
@@ -520,8 +520,8 @@ static int message_limit(const struct config *config)
 }
 
 /* Core keeps a message whole before it looks at its length, whatever was announced, so limits of
- * messages alone do not bound what it holds. Past the quota it ends streams. In order comes what was
- * reserved, and windows of streams that are not read; the rest is room for core itself. */
+ * messages alone do not bound what it holds. Past the quota it ends streams. Room is for what has
+ * been reserved, for windows of streams that are not read, and for core itself. */
 static grpc_resource_quota *quota_make(const struct server *server)
 {
     const uint64_t bytes =

@@ -406,7 +406,7 @@ static void feed(struct stream *stream, struct stream_tensor *tensor, bool last)
     stream->feed_tensor = tensor;
     stream->feed_last = last;
     stream->feed_work.data = stream;
-    /* The first bytes of a tensor find its block as the arena left it: laying it out touches all. */
+    /* The first bytes of a tensor have its block laid out, which touches all of it. */
     if (bytes <= STREAM_INLINE_BYTES_MAX &&
         (tensor->tensor->received_bytes > 0 || tensor->block_bytes <= STREAM_INLINE_BLOCK_MAX)) {
         on_feed_work(&stream->feed_work);

@@ -223,7 +223,7 @@ def test_a_deadline_is_cut_to_the_longest(start):
 
 
 def test_a_set_may_end_while_the_device_has_a_part_of_it(start):
-    """64 matrices that wait for company, of which a batch or two are computing when the set ends."""
+    """64 matrices that wait for company, of which some are computing when the set ends."""
     one = start("--delay-us", "200000", "--batch-target-us", "2000", "--threads", "1")
     weights = gaussian(64, 256, 256)
     about = header("w", weights, {"stack": 1})
