@@ -87,8 +87,8 @@ const char *rpc_code_name(grpc_status_code code);
 /* Replaces what is not UTF-8 by question marks, in place: protobuf strings must be. */
 void rpc_text_clean(char *text);
 
-/* rpc_small.c: messages without tensors. unpack destroys `buffer`; NULL: malformed, too
- * large or no memory. pack takes its memory from core, which ends the process when there is none. */
+/* rpc_small.c: messages without tensors. unpack destroys `buffer`; NULL: malformed, too large or no
+ * memory. pack takes its memory from core, which ends the process when there is none. */
 #define RPC_SMALL_BYTES_MAX 65536u
 ProtobufCMessage *rpc_small_unpack(const ProtobufCMessageDescriptor *descriptor,
                                    grpc_byte_buffer *buffer);
