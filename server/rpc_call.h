@@ -36,7 +36,7 @@ enum rpc_kind {
 struct rpc_method {
     const char *path; /* "/fire.v1.ReinitService/Reinit" */
     enum rpc_kind kind;
-    size_t state_bytes; /* of rpc_call_state(), zeroed */
+    size_t state_bytes;       /* of rpc_call_state(), zeroed */
     bool open_while_draining; /* health and reflection answer until the end */
 
     /* A call begins. RPC_UNARY and RPC_SERVER_STREAM need not do anything: `message` follows. */
@@ -70,7 +70,7 @@ uint64_t rpc_call_id(const struct rpc_call *call);
 uint64_t rpc_call_deadline_ns(const struct rpc_call *call); /* CLOCK_MONOTONIC */
 uint64_t rpc_call_started_ns(const struct rpc_call *call);
 const char *rpc_call_trace(const struct rpc_call *call); /* W3C traceparent, or NULL */
-bool rpc_call_over(const struct rpc_call *call); /* finished or ended: results go nowhere */
+bool rpc_call_over(const struct rpc_call *call);         /* finished or ended: results go nowhere */
 
 /* Asks for the next message; RPC_UNARY_TENSOR and RPC_STREAM only. `bytes_max` is first reserved
  * from the message budget and the tenant's bytes in flight: FIRE_BUSY (the call is then still open:
@@ -126,15 +126,15 @@ grpc_status_code rpc_code(enum fire_status status);
 const char *rpc_reason(enum fire_status status); /* "BAD_REQUEST", "BUSY", … */
 
 /* The methods, one file each. */
-extern const struct rpc_method rpc_reinit_method;         /* rpc_reinit.c */
-extern const struct rpc_method rpc_analyze_method;        /* rpc_reinit.c */
-extern const struct rpc_method rpc_reinit_stream_method;  /* rpc_stream.c */
-extern const struct rpc_method rpc_analyze_stream_method; /* rpc_stream.c */
-extern const struct rpc_method rpc_status_method;         /* rpc_admin.c */
-extern const struct rpc_method rpc_drain_method;          /* rpc_admin.c */
-extern const struct rpc_method rpc_set_log_level_method;  /* rpc_admin.c */
-extern const struct rpc_method rpc_health_check_method;   /* rpc_health.c */
-extern const struct rpc_method rpc_health_watch_method;   /* rpc_health.c */
+extern const struct rpc_method rpc_reinit_method;           /* rpc_reinit.c */
+extern const struct rpc_method rpc_analyze_method;          /* rpc_reinit.c */
+extern const struct rpc_method rpc_reinit_stream_method;    /* rpc_stream.c */
+extern const struct rpc_method rpc_analyze_stream_method;   /* rpc_stream.c */
+extern const struct rpc_method rpc_status_method;           /* rpc_admin.c */
+extern const struct rpc_method rpc_drain_method;            /* rpc_admin.c */
+extern const struct rpc_method rpc_set_log_level_method;    /* rpc_admin.c */
+extern const struct rpc_method rpc_health_check_method;     /* rpc_health.c */
+extern const struct rpc_method rpc_health_watch_method;     /* rpc_health.c */
 extern const struct rpc_method rpc_reflection_method;       /* rpc_reflection.c, v1 */
 extern const struct rpc_method rpc_reflection_alpha_method; /* rpc_reflection.c, v1alpha */
 

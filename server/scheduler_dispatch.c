@@ -1,9 +1,9 @@
 /* scheduler_dispatch: what a device gets next.
  *
  * Choice. Tenants compete by virtual time, the device time they used over their weight; whoever
- * has least goes first, whatever class its jobs are. Classes order the jobs of one tenant. Bulk that
- * has not aged goes only where nothing else of any tenant would; a tenant over its device share only
- * where the device would idle.
+ * has least goes first, whatever class its jobs are. Classes order the jobs of one tenant. Bulk
+ * that has not aged goes only where nothing else of any tenant would; a tenant over its device
+ * share only where the device would idle.
  *
  * Room. An idle device takes anything. A busy one takes a second batch while both together are
  * short: one of full size early, a smaller one only when the device is about to fall idle, so that

@@ -289,8 +289,7 @@ START_TEST(hashes_are_salted_and_weak_tokens_refused)
     ck_assert_int_eq(auth_hash_token("", 0, first, sizeof(first), &error), FIRE_BAD_REQUEST);
     ck_assert_int_eq(auth_hash_token("with blanks in the middle", 25, first, sizeof(first), &error),
                      FIRE_BAD_REQUEST);
-    ck_assert_int_eq(auth_hash_token(longest, 513, first, sizeof(first), &error),
-                     FIRE_BAD_REQUEST);
+    ck_assert_int_eq(auth_hash_token(longest, 513, first, sizeof(first), &error), FIRE_BAD_REQUEST);
     ck_assert_int_eq(auth_hash_token(longest, 512, first, sizeof(first), &error), FIRE_OK);
 }
 END_TEST

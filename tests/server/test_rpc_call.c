@@ -1,5 +1,5 @@
-/* A call's life, with methods made for it: what arrives, what is refused and why, deadlines, callers
- * that stall or go away, charging, and the end of the server. */
+/* A call's life, with methods made for it: what arrives, what is refused and why, deadlines,
+ * callers that stall or go away, charging, and the end of the server. */
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>

@@ -225,7 +225,8 @@ static void count_destroyed(void *data)
     destroyed++;
 }
 
-/* protobuf-c, which knows nothing of slices, reads what was packed; what is lent comes back once. */
+/* protobuf-c, which knows nothing of slices, reads what was packed; what is lent comes back
+ * once. */
 START_TEST(what_is_packed_is_protobuf)
 {
     static uint8_t lent[70000];
