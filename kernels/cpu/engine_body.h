@@ -539,8 +539,8 @@ static void TN(mirror)(void *data, size_t ldg, uint32_t i0, uint32_t i1)
 }
 #undef SIDE
 
-/* Sums are taken in f64, in registers of WIDE_LANES of them, SUM_REGISTERS at a time: enough to hide
- * the latency of an addition. */
+/* Sums are taken in f64, in registers of WIDE_LANES of them, SUM_REGISTERS at a time: enough to
+ * hide the latency of an addition. */
 #define WIDE_LANES (VECTOR_BYTES / sizeof(double))
 #define SUM_STEP   (SUM_REGISTERS * WIDE_LANES)
 typedef double TN(wide) __attribute__((vector_size(VECTOR_BYTES)));
