@@ -192,12 +192,13 @@ static inline void turn_quads(const word *restrict source, size_t source_stride,
 }
 
 /* Both ways take the slot's cache lines one after another; the block stays in L1. */
-/* NOLINTNEXTLINE(bugprone-macro-parentheses): `move` is a statement */
+/* NOLINTBEGIN(bugprone-macro-parentheses): `move` is a statement */
 #define TURN_REST(move)                                                                            \
     for (size_t r = 0; r < tile->rows; r++) {                                                      \
         for (size_t c = r < rows ? cols : 0; c < tile->cols; c++)                                  \
             move;                                                                                  \
     }
+/* NOLINTEND(bugprone-macro-parentheses) */
 
 static void block_to_slot_f32(const struct tile *tile, const word *restrict block,
                               word *restrict slot, size_t stride)

@@ -325,6 +325,12 @@ static const struct {
       .says = "control character, at byte 0" },
 };
 
+static void give(char **place, const char *value)
+{
+    if (value)
+        *place = (char *)value;
+}
+
 START_TEST(a_bad_header_is_refused_by_field)
 {
     struct described described;
@@ -336,15 +342,12 @@ START_TEST(a_bad_header_is_refused_by_field)
     describe(&described, refusals[_i].tensor, refusals[_i].dtype, refusals[_i].shape);
     described.header.kind = refusals[_i].kind;
     described.header.role = refusals[_i].role;
-#define GIVE(place, value)                                                                         \
-    if (value)                                                                                     \
-    place = (char *)value
-    GIVE(described.header.parameter, refusals[_i].parameter);
-    GIVE(described.header.slot, refusals[_i].slot);
-    GIVE(described.header.preset, refusals[_i].preset);
-    GIVE(described.options.steps, refusals[_i].steps);
-    GIVE(described.options.stack, refusals[_i].stack);
-    GIVE(described.options.split, refusals[_i].split);
+    give(&described.header.parameter, refusals[_i].parameter);
+    give(&described.header.slot, refusals[_i].slot);
+    give(&described.header.preset, refusals[_i].preset);
+    give(&described.options.steps, refusals[_i].steps);
+    give(&described.options.stack, refusals[_i].stack);
+    give(&described.options.split, refusals[_i].split);
     ck_assert_msg(request_tensor_open(&set, &described.header, "tensors[3]", TENSOR_BYTES_MAX,
                                       &tensor, &error) == FIRE_BAD_REQUEST,
                   "%s", refusals[_i].name);
@@ -551,11 +554,11 @@ START_TEST(pieces_of_any_size_give_the_same_answer)
 
     default_set(&set, false);
     describe(&described, "w", tensors[_i].wire, tensors[_i].shape);
-    GIVE(described.options.layout, tensors[_i].layout);
-    GIVE(described.options.split, tensors[_i].split);
-    GIVE(described.options.stack, tensors[_i].stack);
-    GIVE(described.options.conv, tensors[_i].conv);
-    GIVE(described.options.compute, tensors[_i].compute);
+    give(&described.options.layout, tensors[_i].layout);
+    give(&described.options.split, tensors[_i].split);
+    give(&described.options.stack, tensors[_i].stack);
+    give(&described.options.conv, tensors[_i].conv);
+    give(&described.options.compute, tensors[_i].compute);
     for (size_t i = 0; i < sizeof(pieces) / sizeof(pieces[0]); i++) {
         struct request_tensor *tensor = open_tensor(&set, &described);
         uint64_t count;
