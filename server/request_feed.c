@@ -9,8 +9,6 @@
 #include "request.h"
 #include "request_parts.h"
 
-#define COPY_BYTES (64u << 10) /* copied and then looked at while it is in the cache */
-
 /* --- bytes ------------------------------------------------------------------------------------ */
 
 uint64_t request_tensor_block_bytes(const struct request_tensor *tensor)
@@ -117,65 +115,12 @@ static void lay_out(struct request_tensor *tensor)
     lay_jobs(tensor);
 }
 
-/* True when one of `count` elements has all bits of its exponent set, which NaN and Inf have and
- * nothing else. Loops without an early way out, so that compilers make vectors of them. */
-static bool any_not_finite(const uint8_t *elements, enum fire_dtype dtype, uint64_t count)
-{
-    uint32_t found = 0;
-
-    if (dtype == FIRE_F64) {
-        for (uint64_t i = 0; i < count; i++) {
-            uint64_t bits;
-
-            memcpy(&bits, elements + 8 * i, sizeof(bits));
-            found |= (bits & 0x7ff0000000000000u) == 0x7ff0000000000000u;
-        }
-        return found != 0;
-    }
-    for (uint64_t i = 0; i < count; i++) {
-        uint32_t bits;
-
-        memcpy(&bits, elements + 4 * i, sizeof(bits));
-        found |= (bits & 0x7f800000u) == 0x7f800000u;
-    }
-    return found != 0;
-}
-
 static enum fire_status not_finite(const struct request_tensor *tensor, double value,
                                    uint64_t index, struct fire_error *error)
 {
     fire_work_describe_element(tensor->name, &tensor->shape, value, index, error);
     memcpy(error->field, tensor->path, sizeof(tensor->path));
     return FIRE_BAD_REQUEST;
-}
-
-/* The slots are the bytes: copied as they come, and looked at while they are near. */
-static enum fire_status feed_verbatim(struct request_tensor *tensor, const uint8_t *bytes,
-                                      size_t count, struct fire_error *error)
-{
-    const size_t size = fire_dtype_bytes(tensor->dtype);
-    uint8_t *weights = tensor->parts->weights;
-
-    while (count > 0) {
-        const size_t run = count < COPY_BYTES ? count : COPY_BYTES;
-        const uint64_t first = tensor->received_bytes / size;
-        uint64_t end;
-
-        memcpy(weights + tensor->received_bytes, bytes, run);
-        tensor->received_bytes += run;
-        bytes += run;
-        count -= run;
-        end = tensor->received_bytes / size;
-        if (!any_not_finite(weights + first * size, tensor->dtype, end - first))
-            continue;
-        for (uint64_t i = first; i < end; i++) {
-            const double value = fire_dtype_element(tensor->dtype, weights, i);
-
-            if (!isfinite(value))
-                return not_finite(tensor, value, i, error);
-        }
-    }
-    return FIRE_OK;
 }
 
 /* `count` whole elements, the next of the tensor. */
@@ -240,8 +185,6 @@ enum fire_status request_feed(struct request_tensor *tensor, const uint8_t *byte
         tensor->received_bytes += count;
         return FIRE_OK;
     }
-    if (tensor->parts->verbatim)
-        return feed_verbatim(tensor, bytes, count, error);
     return feed_elements(tensor, bytes, count, error);
 }
 
