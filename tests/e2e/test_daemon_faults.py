@@ -286,7 +286,11 @@ def test_beyond_the_memory_budget_callers_are_told_when_to_come_back(start):
     """More uploads at once than the budget holds: some are refused with a retry hint, memory stays
     under the budget, and what was accepted is right."""
     one = start("--memory-budget-bytes", "48MiB", "--threads", "1")
-    weight = gaussian(1400, 1000)  # 5.3 MiB
+    # Computing is part of the budget: five times a square matrix, little more than a long one.
+    got = refused(one.reinit.Reinit, request({"w": gaussian(1400, 1000)}))
+    assert got.code == grpc.StatusCode.INVALID_ARGUMENT, got
+    assert "workspace_percent" in got.message, got
+    weight = gaussian(14000, 100)  # 5.3 MiB
     want = one.reinit.Reinit(request({"w": weight}), timeout=WAIT_S).data[0]
     calls = [one.reinit.Reinit.future(request({"w": weight}), timeout=WAIT_S) for _ in range(24)]
     good = bad = 0
