@@ -15,13 +15,23 @@
 #define TENANTS    4u
 #define FOREVER_US 1000000000u /* a delay that no test waits for */
 #define FULL_SLOTS 16u         /* fewer than an efficient batch of 16 x 16 anywhere */
+/* One matrix of LARGE_SIDE takes tens of milliseconds, one of FLOOD_SIDE is a batch by itself.
+ * Where every access is checked, all of it is some twenty times as slow. */
 #if defined(__SANITIZE_THREAD__)
-#define LARGE_SIDE 768u /* one matrix takes tens of milliseconds anywhere */
+#define LARGE_SIDE 768u
+#define FLOOD_SIDE 160u
+#define SMALL_SIDE 4u
+#define TARGET_US  40000u
+#define FAIR_S     12.0
 #else
 #define LARGE_SIDE 1536u
+#define FLOOD_SIDE 320u
+#define SMALL_SIDE 64u
+#define TARGET_US  2000u
+#define FAIR_S     3.0
 #endif
 
-static const struct scheduler_settings usual = { .batch_target_us = 2000,
+static const struct scheduler_settings usual = { .batch_target_us = TARGET_US,
                                                  .slots_max = 256,
                                                  .jobs_max = 4096,
                                                  .bulk_age_ms = 100000,
@@ -339,9 +349,12 @@ END_TEST
 /* A held scheduler starts nothing; its release starts all of it as one batch. */
 START_TEST(jobs_of_one_call_go_together)
 {
+    struct scheduler_settings settings = usual;
     struct work *works[8];
 
-    open_usual();
+    settings.batch_target_us = 1000000; /* eight are no full batch anywhere */
+    open_world(&settings);
+    add_device(fire_cpu_backend());
     scheduler_hold(world.scheduler);
     for (uint32_t i = 0; i < 8; i++) {
         works[i] = make(48, 48, 1, i, 0);
@@ -354,8 +367,9 @@ START_TEST(jobs_of_one_call_go_together)
     for (uint32_t i = 0; i < 8; i++) {
         ck_assert_uint_eq(works[i]->job.batch_size, 8);
         ck_assert_uint_eq(works[i]->job.batch_id, works[0]->job.batch_id);
-        work_close(works[i]);
     }
+    for (uint32_t i = 0; i < 8; i++)
+        work_close(works[i]);
     close_world();
 }
 END_TEST
@@ -475,8 +489,7 @@ END_TEST
 
 /* --- who goes first --------------------------------------------------------------------------- */
 
-#define FAIR_S 3.0
-#define FLOOD  128u /* jobs that a flooding tenant always has */
+#define FLOOD 128u /* jobs that a flooding tenant always has */
 
 struct flood {
     struct work *works[FLOOD];
@@ -526,7 +539,7 @@ static const struct {
 } floods[] = {
     { "the same shape", { 128, 128 }, { 128, 128 }, { 1, 1 } },
     { "different shapes", { 128, 160 }, { 128, 128 }, { 1, 1 } },
-    { "large against small", { 320, 64 }, { 320, 64 }, { 1, 16 } },
+    { "large against small", { FLOOD_SIDE, 64 }, { FLOOD_SIDE, 64 }, { 1, 16 } },
 };
 
 START_TEST(device_time_follows_the_weights)
@@ -586,7 +599,7 @@ START_TEST(a_small_job_does_not_wait_for_large_ones)
     struct work *large[10], *small;
 
     open_usual();
-    small = make(64, 64, 1, 77, 1);
+    small = make(SMALL_SIDE, SMALL_SIDE, 1, 77, 1);
     for (uint32_t i = 0; i < 10; i++)
         large[i] = make(LARGE_SIDE, LARGE_SIDE, 1, i, 0);
     for (uint32_t i = 0; i < 10; i++)
