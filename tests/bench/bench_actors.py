@@ -67,7 +67,8 @@ class Fired:
     def __init__(self, context, array, *flags):
         self.daemon = Daemon(context, *flags)
         self.request = context.temporary / "actors.request"
-        self.request.write_bytes(message.reinit_request([array]))
+        # The peers return weights and nothing else.
+        self.request.write_bytes(message.reinit_request([array], statistics="none"))
         self.body = context.temporary / "actors.body"
         self.body.write_bytes(message.grpc_body(self.request.read_bytes()))
         self.context = context
