@@ -32,7 +32,7 @@
 #define PACK_CHUNKS     8u  /* panels of A that are packed together … */
 #define PACK_STRIP      64u /* … so many rows at a time */
 /* Rows of B to a block of depth, at most; the rounding of a sum grows with it. */
-#define DEPTH_F32       384u
+#define DEPTH_F32     384u
 #define DEPTH_F64     256u
 #define SUM_REGISTERS 4
 #define root_f32      sqrtf
