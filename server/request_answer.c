@@ -9,6 +9,8 @@
 #include "request_parts.h"
 #include "statistics.h"
 
+#define LIGHT_VIEWS_MAX 16u
+
 /* In view order, so that sums do not depend on which job came first. */
 static void merge_results(struct request_tensor *tensor)
 {
@@ -168,6 +170,12 @@ void request_answer(const struct request_set *set, struct request_tensor *tensor
         if (state->role == REQUEST_STATE && state->error.status == FIRE_OK && !set->analyze)
             answer_state(tensor, state);
     }
+}
+
+bool request_answer_is_light(const struct request_set *set, const struct request_tensor *tensor)
+{
+    return tensor->parts && (set->analyze || tensor->parts->verbatim) && !tensor->companions &&
+           tensor->work.view_count <= LIGHT_VIEWS_MAX;
 }
 
 const void *request_bytes(const struct request_tensor *tensor, uint64_t *bytes)

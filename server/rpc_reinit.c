@@ -149,6 +149,19 @@ static void after_answer(struct reinit *reinit)
 
 /* --- computing -------------------------------------------------------------------------------- */
 
+/* Few tensors whose answers take no time: not worth a trip to a worker and back. */
+static bool answer_is_light(const struct rpc_set *set)
+{
+    if (set->tensor_count > INLINE_TENSORS_MAX)
+        return false;
+    for (size_t i = 0; i < set->tensor_count; i++) {
+        if (set->tensors[i]->role != REQUEST_WEIGHT ||
+            !request_answer_is_light(&set->set, set->tensors[i]))
+            return false;
+    }
+    return true;
+}
+
 /* One weight less is being computed; with the last one the call goes on, or is let go. */
 static void weight_is_done(struct reinit *reinit)
 {
@@ -157,6 +170,7 @@ static void weight_is_done(struct reinit *reinit)
     FIRE_ASSERT(reinit->weights_left > 0);
     if (--reinit->weights_left > 0)
         return;
+    reinit->on_loop = reinit->on_loop || answer_is_light(&reinit->set);
     if (rpc_call_over(call))
         forget(reinit);
     else

@@ -96,7 +96,8 @@ static void answer(struct stream_tensor *tensor)
     int queued;
 
     tensor->place = STREAM_ANSWERING;
-    if (tensor->tensor->error.status != FIRE_OK || tensor->block_bytes <= STREAM_INLINE_BYTES_MAX) {
+    if (tensor->tensor->error.status != FIRE_OK || tensor->block_bytes <= STREAM_INLINE_BYTES_MAX ||
+        request_answer_is_light(&stream->set, tensor->tensor)) {
         request_answer(&stream->set, tensor->tensor);
         answers_push_all(tensor);
         return;
