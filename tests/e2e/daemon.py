@@ -26,8 +26,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 from grpc_tools import protoc
 
+from build import BUILD
+
 ROOT = Path(__file__).parents[2]
-BUILD = Path(os.environ.get("FIRED_BUILD", ROOT / "build" / "release"))
 FIRED = Path(os.environ.get("FIRED_BIN", BUILD / "bin" / "fired"))
 FIRECTL = BUILD / "bin" / "firectl"
 WAIT_S = 120  # most a test waits for one thing; sanitizers are slow, machines are shared

@@ -13,7 +13,8 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-BUILD = Path(os.environ.get("FIRED_BUILD", Path(__file__).parents[2] / "build" / "release"))
+from build import BUILD, sanitized
+
 FIRECTL = BUILD / "bin" / "firectl"
 TIMEOUT_S = 300
 
@@ -629,12 +630,6 @@ def test_a_report_that_cannot_be_written_is_a_failure(net, tmp_path):
 
 
 FAIL_MODULE = BUILD / "tests" / "fail_allocation.so"
-
-
-def sanitized():
-    cache = BUILD / "CMakeCache.txt"
-    return cache.exists() and any(line.startswith("FIRE_SANITIZE") and line.rstrip()[-1] != "="
-                                  for line in cache.read_text().splitlines())
 
 
 @pytest.mark.skipif(sanitized(), reason="a sanitizer's allocator cannot be replaced")
