@@ -11,9 +11,9 @@
 #include "clock.h"
 #include "scheduler_internal.h"
 
-#define SLACK_NS      CLOCK_NS_PER_MS        /* before the deadline, */
-#define SLACK_PART    16u                    /* and this part of the time that was given, */
-#define SLACK_NS_MOST (20 * CLOCK_NS_PER_MS) /* of which so much at most */
+#define SLACK_NS      CLOCK_NS_PER_MS         /* before the deadline, */
+#define SLACK_PART    16u                     /* and this part of the time that was given, */
+#define SLACK_NS_MOST (100 * CLOCK_NS_PER_MS) /* of which so much at most */
 #define NOT_IN_HEAP   UINT32_MAX
 
 static void place(struct scheduler *scheduler, uint32_t index, struct job *job)

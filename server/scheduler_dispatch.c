@@ -22,7 +22,8 @@
 #define URGENT_BEHIND_S   0.020 /* a batch is urgent when so much runs before it */
 #define URGENT_COST_S     0.005 /* … and it is shorter than this */
 #define URGENT_SLACK_S    0.020 /* … and its tenant is no further ahead of whom it interrupts */
-#define BEGIN_MARGIN_NS   (20 * CLOCK_NS_PER_MS) /* for estimates of when a batch will begin */
+#define BEGIN_MARGIN_NS   (250 * CLOCK_NS_PER_MS) /* a batch before it may be held up so long */
+#define BEGIN_LEAST_NS    CLOCK_NS_PER_MS         /* with less left a job is too late already */
 
 enum fit { FIT_NOW, FIT_URGENT, FIT_WAIT };
 
@@ -85,7 +86,9 @@ static bool is_ready(const struct scheduler *scheduler, const struct bucket *buc
            bucket->waiting >= bucket->efficient_size;
 }
 
-/* An estimate of its begin leaves the job enough time not to be begun late. */
+/* A batch that has been given to a busy device cannot be recalled, and what runs before it may take
+ * longer than estimated: a job goes there only if it would not be begun after its deadline even
+ * then. Others wait until the device is idle. */
 static bool begins_in_time(const struct room *room, const struct job *job)
 {
     const uint64_t wait_ns = (uint64_t)(room->backlog_s * 1e9) + BEGIN_MARGIN_NS;
@@ -230,7 +233,7 @@ static bool take_first(struct filling *filling, struct lane *lane)
     struct job *job = lane->first;
     struct job_range range;
 
-    if (job->deadline_ns <= filling->room->now_ns) {
+    if (job->deadline_ns <= filling->room->now_ns + BEGIN_LEAST_NS) {
         attention_remove(scheduler, job);
         end_waiting(scheduler, job, FIRE_TOO_LATE);
         return true;
