@@ -171,8 +171,8 @@ void request_answer(const struct request_set *set, struct request_tensor *tensor
 void request_view_result(const struct request_tensor *tensor, uint64_t index,
                          struct fire_result *result);
 
-/* True when request_answer() takes microseconds whatever the tensor's size: its bytes are where they
- * are to be, and few results are to be merged. */
+/* True when request_answer() takes microseconds whatever the tensor's size: its bytes are where
+ * they are to be, and few results are to be merged. */
 bool request_answer_is_light(const struct request_set *set, const struct request_tensor *tensor);
 
 /* The bytes to be sent back: NULL and 0 when there are none. They stay valid while a reference of
