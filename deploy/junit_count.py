@@ -1,7 +1,9 @@
 """Counts what a JUnit file of ctest or pytest says, for deploy/test.
 
 The first line is "passed failed skipped"; then one line for each test that did not pass. A Check
-program is one test for ctest but many for people: its own summary line is what counts.
+program is one test for ctest but many for people: its own summary line is what counts. A second
+file holds what was run again because it failed: its outcome counts, and a test that passed only
+then is named with what was wrong the first time.
 """
 
 import os
@@ -44,35 +46,64 @@ def failure_reason(message, output):
     return named[0].strip().removeprefix(os.getcwd() + "/") + more
 
 
-def main(path):
-    passed = failed = skipped = 0
+def case_name(case):
+    name = case.get("name")
+    if case.get("classname") not in (None, name):
+        name = f"{case.get('classname')}.{name}"
+    return name
+
+
+def judge(case):
+    """Passed, failed, skipped of one test, and the line about it, empty when it passed."""
+    output = case.findtext("system-out") or ""
+    skip = case.find("skipped")
+    failure = case.find("failure")
+    if failure is None:
+        failure = case.find("error")
+    # ctest also calls a program it could not start "skipped".
+    if skip is not None and case.get("status") == "notrun":
+        if not (skip.get("message") or "").startswith("SKIP_"):
+            skip, failure = None, skip
+    if skip is not None:
+        # ctest knows only the exit code; the program's last words are the reason.
+        reason = last_line(output) or first_line(skip.get("message"))
+        return 0, 0, 1, f"skipped {case_name(case)}: {reason}"
+    good, bad = check_counts(output, failure is not None)
+    if failure is None:
+        return good, bad, 0, ""
+    reason = failure_reason(failure.get("message"), output)
+    return good, bad, 0, f"FAILED {case_name(case)}: {reason}"
+
+
+def cases(path):
+    # A pytest test whose fixture fails at the end stands twice in its file.
+    found = {}
+    if path and os.path.exists(path):
+        for case in ElementTree.parse(path).getroot().iter("testcase"):
+            found.setdefault(case_name(case), []).append(judge(case))
+    return found
+
+
+def main(path, second_path=None):
+    totals = [0, 0, 0]
     notes = []
-    for case in ElementTree.parse(path).getroot().iter("testcase"):
-        name = case.get("name")
-        if case.get("classname") not in (None, name):
-            name = f"{case.get('classname')}.{name}"
-        output = case.findtext("system-out") or ""
-        skip = case.find("skipped")
-        failure = case.find("failure")
-        if failure is None:
-            failure = case.find("error")
-        # ctest also calls a program it could not start "skipped".
-        if skip is not None and case.get("status") == "notrun":
-            if not (skip.get("message") or "").startswith("SKIP_"):
-                skip, failure = None, skip
-        if skip is not None:
-            skipped += 1
-            # ctest knows only the exit code; the program's last words are the reason.
-            notes.append(f"skipped {name}: {last_line(output) or first_line(skip.get('message'))}")
-            continue
-        good, bad = check_counts(output, failure is not None)
-        passed += good
-        failed += bad
-        if failure is not None:
-            notes.append(f"FAILED {name}: {failure_reason(failure.get('message'), output)}")
-    print(passed, failed, skipped)
+    second = cases(second_path)
+    if not os.path.exists(path):
+        sys.exit(1)
+    for name, outcomes in cases(path).items():
+        again = second.get(name)
+        if again and any(outcome[1] for outcome in outcomes):
+            if not any(outcome[1] for outcome in again):
+                first = next(outcome[3] for outcome in outcomes if outcome[1])
+                notes.append(f"passed only when run again, alone: {first.removeprefix('FAILED ')}")
+            outcomes = again
+        for outcome in outcomes:
+            totals = [total + count for total, count in zip(totals, outcome[:3])]
+            if outcome[3]:
+                notes.append(outcome[3])
+    print(*totals)
     print("\n".join(notes), end="\n" if notes else "")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])
