@@ -10,7 +10,7 @@ set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
 set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
 
-# Where ccache is installed it is used, so that a second clone on the same machine builds in seconds.
+# Where ccache is installed it is used: a second clone on the same machine builds in seconds.
 find_program(FIRE_CCACHE ccache)
 mark_as_advanced(FIRE_CCACHE)
 if(FIRE_CCACHE AND NOT CMAKE_C_COMPILER_LAUNCHER)
