@@ -18,7 +18,7 @@
 
 #define LANES 8
 
-#define SPECTRAL_STEPS_MAX 80u
+#define SPECTRAL_STEPS_MAX 120u
 #define SPECTRAL_TOLERANCE 1e-5
 #define LANCZOS_SEED       0x46495245u
 #define LANCZOS_CHECK      4u  /* Ritz values are computed after every so many products */
@@ -389,6 +389,22 @@ static bool converged(const struct tridiagonal *t, double largest, double tolera
     }
 }
 
+/* Since when the largest Ritz value has looked converged. */
+struct settled {
+    uint32_t products; /* 0: it does not */
+    double value;
+};
+
+/* A Ritz value may converge to the second eigenvalue first, when the start vector happens to have
+ * next to nothing of the first; more products bring that one up. So a value counts only once it
+ * has stood still for half as many products again. */
+static bool settle(struct settled *settled, uint32_t products, double value, double tolerance)
+{
+    if (settled->products == 0 || value > (1.0 + tolerance) * settled->value)
+        *settled = (struct settled){ products, value };
+    return 2 * products >= 3 * settled->products + LANCZOS_CHECK;
+}
+
 static void start_vector(double *v, size_t size)
 {
     struct fire_random random;
@@ -411,6 +427,7 @@ enum fire_status fire_gram_largest(const struct fire_gram *gram, uint32_t steps_
     double *basis = malloc(((steps + 1) * size + 2 * (size_t)steps) * sizeof(*basis));
     double *alpha, *beta;
     double largest = 0.0;
+    struct settled settled = { 0 };
     enum fire_status status = FIRE_TOO_LATE;
 
     FIRE_ASSERT(steps > 0);
@@ -430,7 +447,10 @@ enum fire_status fire_gram_largest(const struct fire_gram *gram, uint32_t steps_
 
         if (beta[k] <= tolerance * alpha[k] || k + 1 == steps || (k + 1) % LANCZOS_CHECK == 0) {
             largest = tridiagonal_largest(&t, largest);
-            if (converged(&t, largest, tolerance, beta[k]))
+            if (!converged(&t, largest, tolerance, beta[k]))
+                settled = (struct settled){ 0 };
+            else if (settle(&settled, k + 1, largest, tolerance) ||
+                     beta[k] <= DBL_EPSILON * largest) /* nothing is left to look at */
                 status = FIRE_OK;
         }
         for (size_t i = 0; i < size && status != FIRE_OK; i++)

@@ -31,8 +31,8 @@ double fire_gram_dfi(const struct fire_gram *gram);
 
 /* Largest eigenvalue of G by Lanczos with full reorthogonalisation, deterministic start, up to
  * `steps_max` products with G. Returns FIRE_OK and the value when its estimated relative error is
- * at most `tolerance`; FIRE_NO_MEMORY; or FIRE_TOO_LATE when it did not converge (value is then the
- * best lower bound). */
+ * at most `tolerance` and it has stood still for half as many products again; FIRE_NO_MEMORY; or
+ * FIRE_TOO_LATE when that did not happen (value is then the best lower bound). */
 FIRE_NODISCARD enum fire_status fire_gram_largest(const struct fire_gram *gram, uint32_t steps_max,
                                                   double tolerance, double *value);
 

@@ -182,6 +182,30 @@ START_TEST(largest_eigenvalue_agrees_with_lapack)
 }
 END_TEST
 
+/* A start vector that is nearly orthogonal to the first singular vector makes the second look
+ * converged first: one matrix in a hundred, so it takes many to see it. */
+START_TEST(largest_eigenvalue_is_never_the_second)
+{
+    for (uint64_t seed = 0; seed < 150; seed++) {
+        const uint32_t size = 12 + (uint32_t)(seed * 7 % 90);
+        const uint32_t rows = size + (uint32_t)(seed % 3) * size;
+        struct fire_moment moment = { .norm = 1.0 };
+        struct sample sample;
+        double sigma[128];
+
+        sample_init(&sample, 1000 * (uint64_t)(_i + 1) + seed, rows, size, FIRE_F32);
+        ck_assert_int_eq(
+            fire_singular_values(sample.exact, FIRE_F64, size, size, size, 1.0, sigma, NULL),
+            FIRE_OK);
+        ck_assert_int_eq(fire_moment_spectral_norm(&sample.gram, &moment), FIRE_OK);
+        ck_assert_msg(relative(moment.spectral_norm, sqrt(sigma[0])) < 1e-4,
+                      "seed %d, size %u: %.9g, but it is %.9g", (int)seed, size,
+                      moment.spectral_norm, sqrt(sigma[0]));
+        sample_release(&sample);
+    }
+}
+END_TEST
+
 START_TEST(too_few_products_give_a_lower_bound)
 {
     struct fire_moment moment = { .spectral_norm = 42.0, .stable_rank = 43.0 };
@@ -418,6 +442,7 @@ int main(void)
     tcase_add_test(tests, zero_matrix_has_no_participation);
     tcase_add_loop_test(tests, largest_eigenvalue_of_special_matrices, 0, 6);
     tcase_add_loop_test(tests, largest_eigenvalue_agrees_with_lapack, 0, 6);
+    tcase_add_loop_test(tests, largest_eigenvalue_is_never_the_second, 0, 8);
     tcase_add_test(tests, too_few_products_give_a_lower_bound);
     tcase_add_loop_test(tests, singular_values_are_right_at_any_condition, 0, COUNT(spectra));
     tcase_add_test(tests, singular_values_of_zero_and_of_nan);
