@@ -234,11 +234,10 @@ enum fire_status arch_only_parse(const char *name, enum arch_only *only, struct 
     return FIRE_OK;
 }
 
-static const struct safetensors_entry *find_match(const struct safetensors *set,
-                                                  const char *pattern)
+static const struct safetensors_entry *find_match(const struct arch_model *set, const char *pattern)
 {
-    for (size_t i = 0; i < safetensors_count(set); i++) {
-        const struct safetensors_entry *entry = safetensors_at(set, i);
+    for (size_t i = 0; i < set->count; i++) {
+        const struct safetensors_entry *entry = set->at(set->data, i);
 
         if (matches(pattern, entry->name))
             return entry;
@@ -246,7 +245,7 @@ static const struct safetensors_entry *find_match(const struct safetensors *set,
     return NULL;
 }
 
-enum arch arch_detect(const struct safetensors *set)
+enum arch arch_detect(const struct arch_model *set)
 {
     for (size_t i = 0; i < SIGN_COUNT; i++) {
         if (find_match(set, signs[i].pattern) &&
@@ -301,26 +300,27 @@ static int natural_compare(const char *a, const char *b)
 static bool is_layer(const struct safetensors_entry *entry)
 {
     return entry->floating && !entry->too_many_axes &&
-           (entry->shape.axes == 2 || entry->shape.axes == 4) && matches("*.weight", entry->name);
+           (entry->shape.axes == 2 || entry->shape.axes == 4) &&
+           (matches("*.weight", entry->name) || matches("*.kernel", entry->name));
 }
 
-/* A plain net's head is its last Linear: the last 2-D `.weight` in natural order of names, unless a
+/* A plain net's head is its last Linear: the last 2-D `.weight` or `.kernel` in natural order of names, unless a
  * tensor is called a head or it is the only layer there is. */
-static bool is_last_linear(const struct safetensors *set, const struct safetensors_entry *entry)
+static bool is_last_linear(const struct arch_model *set, const struct safetensors_entry *entry)
 {
     size_t layers = 0;
 
     if (!is_layer(entry) || entry->shape.axes != 2)
         return false;
-    for (size_t i = 0; i < safetensors_count(set); i++) {
-        const struct safetensors_entry *other = safetensors_at(set, i);
+    for (size_t i = 0; i < set->count; i++) {
+        const struct safetensors_entry *other = set->at(set->data, i);
 
         if (natural_compare(other->name, entry->name) > 0 && is_layer(other) &&
             other->shape.axes == 2 && role_of(ARCH_PLAIN, other->name) == ROLE_LINEAR)
             return false;
     }
-    for (size_t i = 0; i < safetensors_count(set); i++) {
-        const struct safetensors_entry *other = safetensors_at(set, i);
+    for (size_t i = 0; i < set->count; i++) {
+        const struct safetensors_entry *other = set->at(set->data, i);
 
         if (!is_layer(other))
             continue;
@@ -332,7 +332,7 @@ static bool is_last_linear(const struct safetensors *set, const struct safetenso
 }
 
 /* A sibling's entry: `name` with its ending `from` replaced by `to`; NULL when there is none. */
-static const struct safetensors_entry *sibling(const struct safetensors *set, const char *name,
+static const struct safetensors_entry *sibling(const struct arch_model *set, const char *name,
                                                const char *from, const char *to)
 {
     const size_t length = strlen(name);
@@ -343,7 +343,7 @@ static const struct safetensors_entry *sibling(const struct safetensors *set, co
     if (snprintf(other, sizeof(other), "%.*s%s", (int)(length - strlen(from)), name, to) >=
         (int)sizeof(other))
         return NULL;
-    return safetensors_find(set, other);
+    return set->find(set->data, other);
 }
 
 bool arch_same_shape(const struct safetensors_entry *a, const struct safetensors_entry *b)
@@ -361,12 +361,13 @@ bool arch_same_shape(const struct safetensors_entry *a, const struct safetensors
 /* Two entries that hold one weight. */
 static bool same_weight(const struct safetensors_entry *a, const struct safetensors_entry *b)
 {
-    return arch_same_shape(a, b) && memcmp(a->data, b->data, a->bytes) == 0;
+    return arch_same_shape(a, b) && a->data && b->data &&
+           (a->data == b->data || memcmp(a->data, b->data, a->bytes) == 0);
 }
 
 /* GPT-2's Conv1D keeps (in, out); nanoGPT's Linear of the same name (out, in). Only the fused
  * c_attn, which is three times as long in `out`, tells them apart. */
-static bool stored_in_out(const struct safetensors *set)
+static bool stored_in_out(const struct arch_model *set)
 {
     const struct safetensors_entry *fused = find_match(set, "*c_attn.weight");
 
@@ -383,7 +384,7 @@ static void split_equally(struct fire_options *options, uint32_t count)
 
 /* Splits a fused qkv. Under grouped query attention the value and key blocks are shorter: the input
  * of the output projection says how long the query block is. */
-static bool split_qkv(const struct safetensors *set, const struct safetensors_entry *entry,
+static bool split_qkv(const struct arch_model *set, const struct safetensors_entry *entry,
                       struct fire_options *options)
 {
     const struct safetensors_entry *output =
@@ -409,7 +410,7 @@ static bool split_qkv(const struct safetensors *set, const struct safetensors_en
 
 /* Stacked experts come as (experts, out, in), or as (experts, in, out) where they are multiplied
  * from the left; the width of the model, known from the embedding, tells which. */
-static void lay_out_experts(const struct safetensors *set, const struct safetensors_entry *entry,
+static void lay_out_experts(const struct arch_model *set, const struct safetensors_entry *entry,
                             enum role role, struct fire_options *options)
 {
     const struct safetensors_entry *embedding = find_match(set, "*embed_tokens.weight");
@@ -543,7 +544,7 @@ static void decide_by_select(enum arch arch, enum role role, const struct safete
 
 /* Layout, stack and split of what will be projected. */
 static void lay_out(enum arch arch, enum arch_only only, enum role role,
-                    const struct safetensors *set, const struct safetensors_entry *entry,
+                    const struct arch_model *set, const struct safetensors_entry *entry,
                     struct fire_options *options, struct arch_decision *decision)
 {
     const bool qk = only == ARCH_ONLY_QK || options->select == FIRE_SELECT_QK ||
@@ -568,7 +569,7 @@ static void lay_out(enum arch arch, enum arch_only only, enum role role,
 }
 
 /* A tied embedding shares the fate of the head, where a preset projects the head. */
-static void decide_tie(enum role role, const struct safetensors *set,
+static void decide_tie(enum role role, const struct arch_model *set,
                        const struct safetensors_entry *entry, const struct fire_options *options,
                        struct arch_decision *decision)
 {
@@ -588,7 +589,7 @@ static void decide_tie(enum role role, const struct safetensors *set,
 
 /* official-dqn: the target network is a copy of the online one, and the bias of a Linear layer is
  * reset with it. */
-static void decide_dqn(const struct safetensors *set, const struct safetensors_entry *entry,
+static void decide_dqn(const struct arch_model *set, const struct safetensors_entry *entry,
                        struct arch_decision *decision)
 {
     const struct safetensors_entry *weight = sibling(set, entry->name, ".bias", ".weight");
@@ -603,7 +604,7 @@ static void decide_dqn(const struct safetensors *set, const struct safetensors_e
         if (strncmp(entry->name, target_prefixes[i].target, length) != 0)
             continue;
         snprintf(name, sizeof(name), "%s%s", target_prefixes[i].online, entry->name + length);
-        online = safetensors_find(set, name);
+        online = set->find(set->data, name);
         if (online && arch_same_shape(online, entry)) {
             decision->tied = online->name;
             return;
@@ -611,7 +612,7 @@ static void decide_dqn(const struct safetensors *set, const struct safetensors_e
     }
 }
 
-void arch_decide(enum arch arch, enum arch_only only, const struct safetensors *set,
+void arch_decide(enum arch arch, enum arch_only only, const struct arch_model *set,
                  const struct safetensors_entry *entry, struct fire_options *options,
                  struct arch_decision *decision)
 {

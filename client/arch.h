@@ -19,6 +19,16 @@ enum arch {
 };
 enum arch_only { ARCH_ONLY_ALL, ARCH_ONLY_QK };
 
+/* The tensors of a model, in a file (arch_model_of_file) or in a caller's memory. The `data` of an
+ * entry may be NULL: then ties are not seen. */
+struct arch_model {
+    size_t count;
+    const struct safetensors_entry *(*at)(const void *data, size_t index);
+    const struct safetensors_entry *(*find)(const void *data, const char *name); /* or NULL */
+    const void *data;
+};
+struct arch_model arch_model_of_file(const struct safetensors *set);
+
 /* Two tensors of one dtype and shape. */
 bool arch_same_shape(const struct safetensors_entry *a, const struct safetensors_entry *b);
 
@@ -30,7 +40,7 @@ FIRE_NODISCARD enum fire_status arch_only_parse(const char *name, enum arch_only
                                                 struct fire_error *error);
 
 /* The architecture a set's names show; ARCH_PLAIN when they show none. Never ARCH_AUTO. */
-enum arch arch_detect(const struct safetensors *set);
+enum arch arch_detect(const struct arch_model *set);
 
 enum arch_verdict {
     ARCH_PROJECT,
@@ -49,7 +59,7 @@ struct arch_decision {
  * weights, stack of experts). `options` come in as the preset and the user's --set made them; a
  * split or a stack that is already there is respected. Apply the user's settings again afterwards:
  * they win over the architecture's. `arch` is not ARCH_AUTO. */
-void arch_decide(enum arch arch, enum arch_only only, const struct safetensors *set,
+void arch_decide(enum arch arch, enum arch_only only, const struct arch_model *set,
                  const struct safetensors_entry *entry, struct fire_options *options,
                  struct arch_decision *decision);
 

@@ -167,6 +167,10 @@ struct fire_set {
     size_t count;
     uint32_t statistics; /* FIRE_STATISTICS_* */
     enum fire_operation operation;
+    /* Of this set, over the client's settings; a local client does not look at them. */
+    const char *run;   /* NULL: the client's, and its step */
+    int64_t step;      /* of `run` */
+    double deadline_s; /* 0: the client's */
     /* NULL, or called once when the set is done, on the client's own thread (of a local client:
      * from fire_client_start()). It may start other sets but not wait or close. The library does
      * not look at the set after the call, so it may free it. */
@@ -220,5 +224,71 @@ FIRE_NODISCARD enum fire_status fire_reinit_flat(struct fire_client *client, con
                                                  const uint64_t *size, const void *data, void *out,
                                                  uint64_t count, uint32_t statistics,
                                                  double *fields_out, struct fire_error *error);
+
+/* fire_client_open_remote() with every setting by name, as key=value lines: address, tenant, token,
+ * ca_file, certificate_file, key_file, server_name, deadline_s, retries_max (-1: none), priority
+ * (normal, interactive, bulk), run, step. An unknown key is refused. */
+FIRE_NODISCARD enum fire_status fire_client_open_lines(const char *lines,
+                                                       struct fire_client **client);
+
+/* A set of any tensors, described by calls. It keeps copies of names, sizes, options and unit means;
+ * memory that `data` and `out` point to stays the caller's and must last until fire_flat_run() has
+ * returned. Failing calls leave the set as it was; fire_last_error() has the reason. One thread at a
+ * time. */
+struct fire_flat;
+
+FIRE_NODISCARD enum fire_status fire_flat_open(struct fire_flat **flat);
+void fire_flat_close(struct fire_flat *flat); /* NULL is allowed */
+
+/* Adds a tensor; the first has index 0. `dtype` is a name of safetensors: F64, F32, BF16, F16 can be
+ * computed, others only decided about. `preset` NULL means "fire"; `set_pairs` as above. */
+FIRE_NODISCARD enum fire_status fire_flat_add(struct fire_flat *flat, const char *name,
+                                              const char *dtype, uint32_t axes,
+                                              const uint64_t *size, const char *preset,
+                                              const char *set_pairs);
+
+/* Where the bytes of tensor `index` are; `out` NULL for analyze. */
+FIRE_NODISCARD enum fire_status fire_flat_memory(struct fire_flat *flat, size_t index,
+                                                 const void *data, void *out);
+
+/* Adds a tensor of optimizer state: `slot` "exp_avg", "exp_avg_sq", "momentum_buffer" or "step",
+ * `dtype` as above, or I32 or I64 of "step". */
+FIRE_NODISCARD enum fire_status fire_flat_state(struct fire_flat *flat, size_t index,
+                                                const char *slot, const char *dtype, uint32_t axes,
+                                                const uint64_t *size, const void *data, void *out);
+
+/* Mean |activation| of each output unit, copied; and a gradient of the weight's shape. */
+FIRE_NODISCARD enum fire_status fire_flat_units(struct fire_flat *flat, size_t index,
+                                                const double *means, uint64_t count);
+FIRE_NODISCARD enum fire_status fire_flat_gradient(struct fire_flat *flat, size_t index,
+                                                   const char *dtype, const void *data);
+
+/* Decides about every tensor by the names of all, as firectl does: `arch` "auto", "gpt2", "llama",
+ * "vit", "resnet", "mamba", "plain" or "none"; `only` "all" or "qk". Sets layout, split and stack;
+ * what `set_pairs` said wins. Read the verdicts with fire_flat_text(). */
+FIRE_NODISCARD enum fire_status fire_flat_decide(struct fire_flat *flat, const char *arch,
+                                                 const char *only);
+
+/* Runs the set and waits for it. `run` NULL and `deadline_s` 0: the client's. Returns as
+ * fire_client_reinit() or, with `analyze`, fire_client_analyze(). */
+FIRE_NODISCARD enum fire_status fire_flat_run(struct fire_flat *flat, struct fire_client *client,
+                                              int analyze, uint32_t statistics, const char *run,
+                                              int64_t step, double deadline_s);
+
+size_t fire_flat_count(const struct fire_flat *flat);
+int fire_flat_code(const struct fire_flat *flat); /* gRPC status when a daemon refused, else 0 */
+const char *fire_flat_arch(const struct fire_flat *flat); /* decided; "" before */
+
+/* A text of tensor `index`, NULL for a key or an index there is not: "verdict" ("project", "skip",
+ * "reset"), "verdict_reason", "tied" (a name, or empty), and of its result "action" ("projected",
+ * "skipped", "refused"), "reason", "method", "path", "status", "error", "field", "close_reason", or
+ * "option:KEY". Valid until the next such call. */
+const char *fire_flat_text(struct fire_flat *flat, size_t index, const char *key);
+
+/* Numbers of the result of tensor `index`: fire_result_field_count() doubles, then steps, converged,
+ * rank, rank_defect, matrices, batch id and size, queue_ms, batch compute_ms: FIRE_FLAT_MORE more. */
+#define FIRE_FLAT_MORE 9
+FIRE_NODISCARD enum fire_status fire_flat_numbers(const struct fire_flat *flat, size_t index,
+                                                  double *numbers);
 
 #endif

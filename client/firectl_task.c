@@ -102,6 +102,7 @@ static enum firectl_kind kind_of(const struct arch_decision *decision)
 static enum fire_status decide(struct firectl_tasks *tasks, const struct firectl_args *args,
                                size_t index, struct fire_error *error)
 {
+    const struct arch_model model = arch_model_of_file(tasks->set);
     struct firectl_task *task = &tasks->items[index];
     struct arch_decision decision;
     enum fire_status status;
@@ -115,7 +116,7 @@ static enum fire_status decide(struct firectl_tasks *tasks, const struct firectl
         status = apply_sets(args, task->entry->name, &task->options, error);
     if (status != FIRE_OK)
         return status;
-    arch_decide(tasks->arch, args->only, tasks->set, task->entry, &task->options, &decision);
+    arch_decide(tasks->arch, args->only, &model, task->entry, &task->options, &decision);
     /* Again: what the user says wins over what the architecture says. */
     status = apply_sets(args, task->entry->name, &task->options, error);
     task->kind = kind_of(&decision);
@@ -263,10 +264,11 @@ static enum fire_status check_patterns(const struct firectl_tasks *tasks,
 enum fire_status firectl_tasks_init(struct firectl_tasks *tasks, const struct firectl_args *args,
                                     const struct safetensors *set, struct fire_error *error)
 {
+    const struct arch_model model = arch_model_of_file(set);
     enum fire_status status = FIRE_OK;
 
     *tasks = (struct firectl_tasks){ .set = set, .count = safetensors_count(set) };
-    tasks->arch = args->arch == ARCH_AUTO ? arch_detect(set) : args->arch;
+    tasks->arch = args->arch == ARCH_AUTO ? arch_detect(&model) : args->arch;
     tasks->items = calloc(tasks->count ? tasks->count : 1, sizeof(*tasks->items));
     if (!tasks->items)
         return fire_fail_memory(error, tasks->count * sizeof(*tasks->items));

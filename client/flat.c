@@ -3,9 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fire.h"
-
-#define SET_PAIR_BYTES_MAX 4096u
+#include "client.h"
+#include "flat.h"
 
 enum fire_status fire_client_open_flat(uint32_t threads, const char *path,
                                        struct fire_client **client)
@@ -25,26 +24,127 @@ enum fire_status fire_client_open_remote_flat(const char *address, const char *t
     return fire_client_open_remote(&settings, client, NULL);
 }
 
-/* Sets every `key=value` line of `set_pairs`. */
-static enum fire_status set_lines(struct fire_options *options, const char *set_pairs,
-                                  struct fire_error *error)
+enum fire_status flat_lines(const char *lines, flat_line *each, void *data,
+                            struct fire_error *error)
 {
     enum fire_status status = FIRE_OK;
-    const char *at = set_pairs;
+    const char *at = lines;
 
     while (at && *at && status == FIRE_OK) {
-        char pair[SET_PAIR_BYTES_MAX];
+        char line[FLAT_LINE_BYTES_MAX];
         const size_t length = strcspn(at, "\n");
 
-        if (length >= sizeof(pair))
+        if (length >= sizeof(line))
             return fire_fail(error, FIRE_BAD_REQUEST, "set",
                              "a key=value line is %zu bytes long, at most %u are allowed", length,
-                             SET_PAIR_BYTES_MAX - 1);
-        memcpy(pair, at, length);
-        pair[length] = '\0';
+                             FLAT_LINE_BYTES_MAX - 1);
+        memcpy(line, at, length);
+        line[length] = '\0';
         if (length > 0)
-            status = fire_options_set_pair(options, pair, error);
+            status = each(line, data, error);
         at += length + (at[length] == '\n');
+    }
+    return status;
+}
+
+static enum fire_status set_line(char *line, void *data, struct fire_error *error)
+{
+    return fire_options_set_pair(data, line, error);
+}
+
+enum fire_status flat_options(struct fire_options *options, const char *set_pairs,
+                              struct fire_error *error)
+{
+    return flat_lines(set_pairs, set_line, options, error);
+}
+
+/* The settings of a remote client and the texts they point to. */
+struct remote_lines {
+    struct fire_remote_settings settings;
+    char *texts[8];
+};
+
+/* The text setting called `key`, or NULL. */
+static const char **text_setting(struct remote_lines *lines, const char *key, size_t *slot)
+{
+    const struct {
+        const char *key;
+        const char **value;
+    } texts[] = {
+        { "address", &lines->settings.address },
+        { "tenant", &lines->settings.tenant },
+        { "token", &lines->settings.token },
+        { "ca_file", &lines->settings.ca_file },
+        { "certificate_file", &lines->settings.certificate_file },
+        { "key_file", &lines->settings.key_file },
+        { "server_name", &lines->settings.server_name },
+        { "run", &lines->settings.run },
+    };
+
+    for (*slot = 0; *slot < sizeof(texts) / sizeof(texts[0]); (*slot)++) {
+        if (strcmp(texts[*slot].key, key) == 0)
+            return texts[*slot].value;
+    }
+    return NULL;
+}
+
+static enum fire_status remote_line(char *line, void *data, struct fire_error *error)
+{
+    static const char *const priorities[] = { "normal", "interactive", "bulk" };
+    struct remote_lines *lines = data;
+    char *value = strchr(line, '=');
+    const char **text;
+    char *end;
+    size_t slot;
+
+    if (!value)
+        return fire_fail(error, FIRE_BAD_REQUEST, "settings", "'%.80s' is no key=value", line);
+    *value++ = '\0';
+    end = value;
+    text = text_setting(lines, line, &slot);
+    if (text) {
+        free(lines->texts[slot]);
+        *text = lines->texts[slot] = strdup(value);
+        return *text ? FIRE_OK : fire_fail_memory(error, strlen(value));
+    }
+    if (strcmp(line, "deadline_s") == 0) {
+        lines->settings.deadline_s = strtod(value, &end);
+    } else if (strcmp(line, "step") == 0) {
+        lines->settings.step = strtoll(value, &end, 10);
+    } else if (strcmp(line, "retries_max") == 0) {
+        const long long retries = strtoll(value, &end, 10);
+
+        lines->settings.retries_max = retries < 0 ? FIRE_RETRIES_NONE : (uint32_t)retries;
+    } else if (strcmp(line, "priority") == 0) {
+        size_t i = 0;
+
+        while (i < 3 && strcmp(priorities[i], value) != 0)
+            i++;
+        lines->settings.priority = (enum fire_priority)i;
+        end = i < 3 ? value + strlen(value) : value;
+    } else {
+        return fire_fail(error, FIRE_NOT_FOUND, "settings", "there is no setting '%.80s'", line);
+    }
+    if (*end || !*value)
+        return fire_fail(error, FIRE_BAD_REQUEST, line, "%s cannot be '%.80s'", line, value);
+    return FIRE_OK;
+}
+
+enum fire_status fire_client_open_lines(const char *lines, struct fire_client **client)
+{
+    struct remote_lines all = { 0 };
+    struct fire_error error = { 0 };
+    enum fire_status status = flat_lines(lines, remote_line, &all, &error);
+
+    *client = NULL;
+    if (status == FIRE_OK)
+        status = fire_client_open_remote(&all.settings, client, &error);
+    else
+        status = client_fail(&error, NULL);
+    for (size_t i = 0; i < sizeof(all.texts) / sizeof(all.texts[0]); i++) {
+        if (all.texts[i])
+            explicit_bzero(all.texts[i], strlen(all.texts[i])); /* one may be a token */
+        free(all.texts[i]);
     }
     return status;
 }
@@ -70,7 +170,7 @@ static enum fire_status first_tensor(struct fire_tensor *tensor, const char *pre
     status = fire_options_preset(&tensor->options, preset ? preset : "fire", error);
     if (status != FIRE_OK)
         return status;
-    return set_lines(&tensor->options, set_pairs, error);
+    return flat_options(&tensor->options, set_pairs, error);
 }
 
 static void give_fields(const struct fire_result *result, double *fields)

@@ -215,9 +215,10 @@ static enum fire_status make_set(struct remote *remote, struct fire_set *given,
         remote_set_free(set);
         return status;
     }
-    set->deadline_s = remote->deadline_s > 0.0 ? remote->deadline_s
-                      : set->stream            ? REMOTE_STREAM_DEADLINE_S
-                                               : REMOTE_UNARY_DEADLINE_S;
+    set->deadline_s = given->deadline_s > 0.0    ? fmin(given->deadline_s, DEADLINE_S_MAX)
+                      : remote->deadline_s > 0.0 ? remote->deadline_s
+                      : set->stream              ? REMOTE_STREAM_DEADLINE_S
+                                                 : REMOTE_UNARY_DEADLINE_S;
     set->end_s = remote_now_s() + set->deadline_s;
     *out = set;
     return FIRE_OK;

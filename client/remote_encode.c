@@ -178,7 +178,7 @@ void remote_set_header(const struct remote_set *set, Fire__V1__SetHeader *header
         break;
     case FIRE_PRIORITY_BULK: header->priority = FIRE__V1__PRIORITY__PRIORITY_BULK; break;
     }
-    if (remote->run)
-        header->run = remote->run;
-    header->step = remote->step;
+    if (set->set->run || remote->run)
+        header->run = (char *)(set->set->run ? set->set->run : remote->run);
+    header->step = set->set->run ? set->set->step : remote->step;
 }

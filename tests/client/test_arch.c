@@ -19,6 +19,7 @@ struct made {
 /* A set in memory. */
 struct model {
     struct safetensors *set;
+    struct arch_model model; /* `set` as the rules see it */
     char *bytes;
 };
 
@@ -56,6 +57,7 @@ static void model_open(struct model *model, const struct made *made, size_t coun
     ck_assert_msg(safetensors_open_memory(model->bytes, 8 + used + offset, &model->set, &error) ==
                       FIRE_OK,
                   "%s", error.message);
+    model->model = arch_model_of_file(model->set);
 }
 
 static void model_close(struct model *model)
@@ -284,8 +286,8 @@ START_TEST(names_decide_what_happens)
     struct model model;
 
     model_open(&model, models[_i].made, count_of(models[_i].made));
-    ck_assert_msg(arch_detect(model.set) == models[_i].arch, "%s: recognised as %s",
-                  models[_i].name, arch_name(arch_detect(model.set)));
+    ck_assert_msg(arch_detect(&model.model) == models[_i].arch, "%s: recognised as %s",
+                  models[_i].name, arch_name(arch_detect(&model.model)));
     for (size_t t = 0; t < count_of(models[_i].made); t++) {
         const struct want *want = &models[_i].want[t];
         const char *name = models[_i].made[t].name;
@@ -295,7 +297,7 @@ START_TEST(names_decide_what_happens)
 
         ck_assert_ptr_nonnull(entry);
         ck_assert_int_eq(fire_options_preset(&options, models[_i].preset, &error), FIRE_OK);
-        arch_decide(models[_i].arch, models[_i].only, model.set, entry, &options, &got);
+        arch_decide(models[_i].arch, models[_i].only, &model.model, entry, &options, &got);
         ck_assert_msg(got.verdict == want->verdict, "%s: %s: verdict %d (%s)", models[_i].name,
                       name, got.verdict, got.reason);
         if (want->reason)
@@ -333,8 +335,8 @@ START_TEST(none_takes_every_matrix)
         struct arch_decision decision;
 
         ck_assert_int_eq(fire_options_preset(&options, "fire", &error), FIRE_OK);
-        arch_decide(ARCH_NONE, ARCH_ONLY_ALL, model.set, safetensors_find(model.set, made[i].name),
-                    &options, &decision);
+        arch_decide(ARCH_NONE, ARCH_ONLY_ALL, &model.model,
+                    safetensors_find(model.set, made[i].name), &options, &decision);
         ck_assert_msg((decision.verdict == ARCH_PROJECT) == (i < 4), "%s: %s", made[i].name,
                       decision.reason);
         ck_assert_uint_eq(options.split_count, 1);
@@ -346,7 +348,7 @@ START_TEST(none_takes_every_matrix)
 
         ck_assert_int_eq(fire_options_preset(&options, "fire", &error), FIRE_OK);
         options.stack = 1;
-        arch_decide(ARCH_NONE, ARCH_ONLY_ALL, model.set, safetensors_find(model.set, "three"),
+        arch_decide(ARCH_NONE, ARCH_ONLY_ALL, &model.model, safetensors_find(model.set, "three"),
                     &options, &decision);
         ck_assert_int_eq(decision.verdict, ARCH_PROJECT);
     }
@@ -374,7 +376,7 @@ START_TEST(a_tied_embedding_follows_the_head)
         if (variant == 2)
             model.bytes[(const char *)wte->data - model.bytes] = 1;
         ck_assert_int_eq(fire_options_preset(&options, "official-gpt", &error), FIRE_OK);
-        arch_decide(ARCH_GPT2, ARCH_ONLY_ALL, model.set, wte, &options, &decision);
+        arch_decide(ARCH_GPT2, ARCH_ONLY_ALL, &model.model, wte, &options, &decision);
         if (variant == 0)
             ck_assert_str_eq(decision.tied, "lm_head.weight");
         else
@@ -399,7 +401,7 @@ START_TEST(a_target_network_is_a_copy_under_official_dqn)
 
     model_open(&model, made, 2);
     ck_assert_int_eq(fire_options_preset(&options, "official-dqn", &error), FIRE_OK);
-    arch_decide(ARCH_PLAIN, ARCH_ONLY_ALL, model.set,
+    arch_decide(ARCH_PLAIN, ARCH_ONLY_ALL, &model.model,
                 safetensors_find(model.set, "target_network.conv.weight"), &options, &decision);
     ck_assert_str_eq(decision.tied, "q_network.conv.weight");
     model_close(&model);
