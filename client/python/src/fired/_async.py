@@ -20,8 +20,7 @@ CALLS_MAX = 16
 class AsyncClient:
     """`fired.Client` with awaitable calls; takes the same arguments. At most `calls` run at once.
 
-    A cancelled task ends at once; what it had sent is finished behind it and its answer dropped, and
-    the model is not touched, since the thread commits only when the task still waits.
+    Cancelling a task does not undo its call: that ends in its thread, as if it had been awaited.
 
     >>> import asyncio, fired, numpy
     >>> async def main():
@@ -32,7 +31,9 @@ class AsyncClient:
     'projected'
     """
 
-    def __init__(self, addr: str | None = None, *, calls: int = CALLS_MAX, **arguments: Any) -> None:
+    def __init__(
+        self, addr: str | None = None, *, calls: int = CALLS_MAX, **arguments: Any
+    ) -> None:
         self.client = Client(addr, **arguments)
         self._pool = concurrent.futures.ThreadPoolExecutor(calls, thread_name_prefix="fired")
 

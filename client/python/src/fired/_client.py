@@ -72,7 +72,7 @@ class Client:
                 f"on_error must be one of {', '.join(_ON_ERROR)}, got {on_error!r}"
             )
         if deadline is not None and not 0 < deadline <= 1e7:
-            raise errors.ParameterError(f"deadline must be above 0 and at most 1e7 s, got {deadline}")
+            raise errors.ParameterError(f"deadline must be above 0 and up to 1e7 s, got {deadline}")
         self.on_error = on_error
         self.run = run
         self.deadline = deadline or 0.0
@@ -145,9 +145,7 @@ class Client:
         with self._lock:
             if self._local is None:
                 handle = ctypes.c_void_p()
-                status = library().fire_client_open_flat(
-                    self._threads, None, ctypes.byref(handle)
-                )
+                status = library().fire_client_open_flat(self._threads, None, ctypes.byref(handle))
                 if status != STATUS_OK:
                     raise errors.ServiceError(last_error())
                 self._local = handle
@@ -186,8 +184,8 @@ class Client:
             self._remote = self._local = None
 
     def _close_idle(self) -> None:
-        """Before fork(): gRPC's threads do not survive it, so a connection that is idle ends; parent
-        and child open their own when they need one."""
+        """Before fork(): gRPC's threads do not survive it, so an idle connection ends; parent and
+        child open their own when they need one."""
         if self._pid == os.getpid() and self._lock.acquire(blocking=False):
             try:
                 if self._remote is not None and self._busy == 0:
@@ -373,8 +371,8 @@ class Client:
     # --- frameworks ---
 
     def reinit(self, model: Any, **arguments: Any) -> Any:
-        """Reinitialises a torch module or selection in place (`fired.torch.reinit`), or a JAX pytree
-        (`fired.jax.reinit`), which it returns. See there for the arguments."""
+        """Reinitialises a torch module or selection in place (`fired.torch.reinit`), or returns a
+        JAX pytree anew (`fired.jax.reinit`). See there for the arguments."""
         return _framework(model).reinit(self, model, **arguments)
 
     def analyze(self, model: Any, **arguments: Any) -> Report:
@@ -387,7 +385,7 @@ class Client:
 def _framework(model: Any) -> Any:
     """The binding that knows this kind of model."""
     kinds = {kind.__module__.partition(".")[0] for kind in type(model).__mro__}
-    if "torch" in kinds or type(model).__module__ == "fired.torch":
+    if "torch" in kinds or type(model).__module__.startswith("fired.torch"):
         from . import torch
 
         return torch

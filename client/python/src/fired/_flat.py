@@ -197,9 +197,7 @@ class FlatSet:
             )
         if item.unit_means is not None:
             means = (ctypes.c_double * max(1, len(item.unit_means)))(*item.unit_means)
-            self._check(
-                lib.fire_flat_units(handle, index, means, len(item.unit_means)), item.name
-            )
+            self._check(lib.fire_flat_units(handle, index, means, len(item.unit_means)), item.name)
         if item.gradient is not None:
             dtype, data = item.gradient
             self._check(lib.fire_flat_gradient(handle, index, dtype.encode(), data), item.name)
@@ -270,9 +268,7 @@ class FlatSet:
         values = (ctypes.c_double * (len(names) + FLAT_MORE))()
         self._check(self._lib.fire_flat_numbers(self._handle, index, values), item.name)
         numbers = {
-            name: value
-            for name, value in zip(names, values, strict=False)
-            if not math.isnan(value)
+            name: value for name, value in zip(names, values, strict=False) if not math.isnan(value)
         }
         more = values[len(names) :]
         action = self._text(index, "action")

@@ -24,15 +24,15 @@ _path: str = ""
 
 
 class _Field(ctypes.Structure):
-    _fields_ = [("name", ctypes.c_char_p), ("offset", ctypes.c_size_t)]  # noqa: RUF012
+    _fields_ = [("name", ctypes.c_char_p), ("offset", ctypes.c_size_t)]
 
 
 class _Preset(ctypes.Structure):
-    _fields_ = [("name", ctypes.c_char_p), ("summary", ctypes.c_char_p)]  # noqa: RUF012
+    _fields_ = [("name", ctypes.c_char_p), ("summary", ctypes.c_char_p)]
 
 
 class _Key(ctypes.Structure):
-    _fields_ = [  # noqa: RUF012
+    _fields_ = [
         ("name", ctypes.c_char_p),
         ("values", ctypes.c_char_p),
         ("meaning", ctypes.c_char_p),

@@ -21,10 +21,10 @@ _DTYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF
 
 def dtype_name(array: Array) -> str:
     """The library's name of an array's dtype; numpy's own name for one it does not compute in."""
-    name = numpy.dtype(array.dtype).name
+    name = str(numpy.dtype(array.dtype).name)
     if name in _DTYPES and not array.dtype.isnative:
         return f"{name} of another byte order"
-    return _DTYPES.get(name, name[:15])
+    return _DTYPES.get(name, str(name)[:15])
 
 
 def _address(array: Array) -> int:

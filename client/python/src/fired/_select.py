@@ -37,7 +37,8 @@ def decide(
                 f"include {pattern!r} matches no parameter; there are {some}"
                 + (", …" if len(items) > 5 else "")
             )
-    with FlatSet([replace(item, data=0, out=0, states=[], gradient=None) for item in items]) as flat:
+    bare = [replace(item, data=0, out=0, states=[], gradient=None) for item in items]
+    with FlatSet(bare) as flat:
         found, verdicts = flat.decide(arch, only)
     for item, verdict in zip(items, verdicts, strict=True):
         if verdict.verdict == "skip" and not verdict.tied:
