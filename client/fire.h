@@ -286,7 +286,7 @@ const char *fire_flat_arch(const struct fire_flat *flat); /* decided; "" before 
 const char *fire_flat_text(struct fire_flat *flat, size_t index, const char *key);
 
 /* Numbers of the result of tensor `index`: fire_result_field_count() doubles, then steps, converged,
- * rank, rank_defect, matrices, batch id and size, queue_ms, batch compute_ms: FIRE_FLAT_MORE more. */
+ * rank, rank_defect, matrices, batch id and size, queue_ms, compute_ms: FIRE_FLAT_MORE more. */
 #define FIRE_FLAT_MORE 9
 FIRE_NODISCARD enum fire_status fire_flat_numbers(const struct fire_flat *flat, size_t index,
                                                   double *numbers);

@@ -117,7 +117,8 @@ def team_of(model: Any, tensors: Sequence[torch.Tensor], group: Any) -> Team:
     DistributedDataParallel; else this process alone."""
     if group is not None:
         return Team(group, alone=False)
-    meshes: set[Any] = {getattr(tensor, "device_mesh") for tensor in tensors if is_sharded(tensor)}  # noqa: B009
+    sharded: list[Any] = [tensor for tensor in tensors if is_sharded(tensor)]
+    meshes = {tensor.device_mesh for tensor in sharded}
     if len(meshes) > 1:
         # Different meshes meet in the group of all processes, if they are all of them.
         if not all(mesh.size() == dist.get_world_size() for mesh in meshes):
