@@ -304,8 +304,8 @@ static bool is_layer(const struct safetensors_entry *entry)
            (matches("*.weight", entry->name) || matches("*.kernel", entry->name));
 }
 
-/* A plain net's head is its last Linear: the last 2-D `.weight` or `.kernel` in natural order of names, unless a
- * tensor is called a head or it is the only layer there is. */
+/* A plain net's head is its last Linear: the last 2-D `.weight` or `.kernel` in natural order of
+ * names, unless a tensor is called a head or it is the only layer there is. */
 static bool is_last_linear(const struct arch_model *set, const struct safetensors_entry *entry)
 {
     size_t layers = 0;

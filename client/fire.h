@@ -231,17 +231,17 @@ FIRE_NODISCARD enum fire_status fire_reinit_flat(struct fire_client *client, con
 FIRE_NODISCARD enum fire_status fire_client_open_lines(const char *lines,
                                                        struct fire_client **client);
 
-/* A set of any tensors, described by calls. It keeps copies of names, sizes, options and unit means;
- * memory that `data` and `out` point to stays the caller's and must last until fire_flat_run() has
- * returned. Failing calls leave the set as it was; fire_last_error() has the reason. One thread at a
- * time. */
+/* A set of any tensors, described by calls. It keeps copies of names, sizes, options and unit
+ * means; memory that `data` and `out` point to stays the caller's and must last until
+ * fire_flat_run() has returned. Failing calls leave the set as it was; fire_last_error() has the
+ * reason. One thread at a time. */
 struct fire_flat;
 
 FIRE_NODISCARD enum fire_status fire_flat_open(struct fire_flat **flat);
 void fire_flat_close(struct fire_flat *flat); /* NULL is allowed */
 
-/* Adds a tensor; the first has index 0. `dtype` is a name of safetensors: F64, F32, BF16, F16 can be
- * computed, others only decided about. `preset` NULL means "fire"; `set_pairs` as above. */
+/* Adds a tensor; the first has index 0. `dtype` is a name of safetensors: F64, F32, BF16, F16 can
+ * be computed, others only decided about. `preset` NULL means "fire"; `set_pairs` as above. */
 FIRE_NODISCARD enum fire_status fire_flat_add(struct fire_flat *flat, const char *name,
                                               const char *dtype, uint32_t axes,
                                               const uint64_t *size, const char *preset,
@@ -285,8 +285,9 @@ const char *fire_flat_arch(const struct fire_flat *flat); /* decided; "" before 
  * "option:KEY". Valid until the next such call. */
 const char *fire_flat_text(struct fire_flat *flat, size_t index, const char *key);
 
-/* Numbers of the result of tensor `index`: fire_result_field_count() doubles, then steps, converged,
- * rank, rank_defect, matrices, batch id and size, queue_ms, compute_ms: FIRE_FLAT_MORE more. */
+/* Numbers of the result of tensor `index`: fire_result_field_count() doubles, then steps,
+ * converged, rank, rank_defect, matrices, batch id and size, queue_ms, compute_ms: FIRE_FLAT_MORE
+ * more. */
 #define FIRE_FLAT_MORE 9
 FIRE_NODISCARD enum fire_status fire_flat_numbers(const struct fire_flat *flat, size_t index,
                                                   double *numbers);

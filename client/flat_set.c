@@ -1,6 +1,6 @@
 /* flat_set: a set of any tensors through the flat door. Every tensor is an allocation of its own,
- * so that the entry the architecture's rules look at never moves; the array of struct fire_tensor that
- * the client wants is made when the set runs, and its results are copied back. */
+ * so that the entry the architecture's rules look at never moves; the array of struct fire_tensor
+ * that the client wants is made when the set runs, and its results are copied back. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
