@@ -1,5 +1,6 @@
-/* admin_call: one unary call at a time over one channel and one completion queue. All operations of
- * a call are one batch, so one event tells that it is over. */
+/* admin_call: one call at a time over one channel and one completion queue. All operations of a
+ * unary call are one batch, so one event tells that it is over; of a stream, sending, the status
+ * and every message are batches of their own. */
 #include "admin_call.h"
 
 #include <grpc/byte_buffer.h>
@@ -13,6 +14,9 @@
 #include "remote_channel.h"
 
 #define WAIT_SLICE_MS 100 /* how often a waiting call looks for a signal */
+#define VERSIONS_DIFFER                                                                            \
+    "the answer cannot be read: firectl and the daemon are of versions that do not fit; "          \
+    "firectl --version and fired --version show them"
 
 struct admin {
     struct remote_channel *remote;
@@ -87,6 +91,14 @@ static void failure_set(struct admin_failure *failure, int code, const char *mes
     make_plain(failure->message);
 }
 
+static void failure_from(struct exchange *exchange, struct admin_failure *failure)
+{
+    char *text = grpc_slice_to_c_string(exchange->details);
+
+    failure_set(failure, (int)exchange->code, text);
+    gpr_free(text);
+}
+
 static grpc_byte_buffer *pack(const ProtobufCMessage *request)
 {
     const size_t bytes = protobuf_c_message_get_packed_size(request);
@@ -115,14 +127,14 @@ static ProtobufCMessage *unpack(grpc_byte_buffer *answer, const ProtobufCMessage
     return message;
 }
 
-/* Waits for the only event of `call`. A signal cancels the call, whose event then follows. */
-static void wait_for_end(struct admin *admin, struct exchange *exchange)
+/* Waits for the event of `tag`. A signal cancels the call, whose event then follows. */
+static void wait_for(struct admin *admin, struct exchange *exchange, void *tag)
 {
     bool cancelled = false;
 
     for (;;) {
         const grpc_event event = grpc_completion_queue_pluck(
-            admin->queue, exchange,
+            admin->queue, tag,
             gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
                          gpr_time_from_millis(WAIT_SLICE_MS, GPR_TIMESPAN)),
             NULL);
@@ -192,22 +204,106 @@ ProtobufCMessage *admin_call(struct admin *admin, const char *method,
     if (!start(admin, &exchange, method)) {
         failure_set(failure, -1, "gRPC could not start the call; try again");
     } else {
-        wait_for_end(admin, &exchange);
+        wait_for(admin, &exchange, &exchange);
         if (exchange.code == GRPC_STATUS_OK) {
             answer = unpack(exchange.answer, kind);
             if (!answer)
-                failure_set(failure, -1,
-                            "the answer cannot be read: firectl and the daemon are of versions "
-                            "that do not fit; firectl --version and fired --version show them");
+                failure_set(failure, -1, VERSIONS_DIFFER);
         } else {
-            char *text = grpc_slice_to_c_string(exchange.details);
-
-            failure_set(failure, (int)exchange.code, text);
-            gpr_free(text);
+            failure_from(&exchange, failure);
         }
     }
     exchange_release(&exchange);
     return answer;
+}
+
+/* Sends the request and asks for the status; false when the call could not be started. */
+static bool stream_start(struct admin *admin, struct exchange *exchange, const char *method)
+{
+    size_t metadata_count = 0;
+    grpc_metadata *metadata = remote_channel_metadata(admin->remote, &metadata_count);
+    const grpc_op send[4] = {
+        { .op = GRPC_OP_SEND_INITIAL_METADATA,
+          .data.send_initial_metadata = { .count = metadata_count, .metadata = metadata } },
+        { .op = GRPC_OP_SEND_MESSAGE, .data.send_message.send_message = exchange->request },
+        { .op = GRPC_OP_SEND_CLOSE_FROM_CLIENT },
+        { .op = GRPC_OP_RECV_INITIAL_METADATA,
+          .data.recv_initial_metadata.recv_initial_metadata = &exchange->initial },
+    };
+    const grpc_op end = { .op = GRPC_OP_RECV_STATUS_ON_CLIENT,
+                          .data.recv_status_on_client = { .trailing_metadata = &exchange->trailing,
+                                                          .status = &exchange->code,
+                                                          .status_details = &exchange->details,
+                                                          .error_string = &exchange->error_text } };
+    grpc_channel *channel = remote_channel_core(admin->remote);
+    const grpc_slice path = grpc_slice_from_copied_string(method);
+
+    if (channel)
+        exchange->call =
+            grpc_channel_create_call(channel, NULL, GRPC_PROPAGATE_DEFAULTS, admin->queue, path,
+                                     NULL, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+    grpc_slice_unref(path);
+    if (!exchange->call ||
+        grpc_call_start_batch(exchange->call, &end, 1, &exchange->code, NULL) != GRPC_CALL_OK)
+        return false;
+    if (grpc_call_start_batch(exchange->call, send, 4, exchange, NULL) == GRPC_CALL_OK)
+        return true;
+    grpc_call_cancel(exchange->call, NULL);
+    wait_for(admin, exchange, &exchange->code);
+    return false;
+}
+
+/* The next message, or NULL at the end. `*bad` when there was one that cannot be read. */
+static ProtobufCMessage *stream_next(struct admin *admin, struct exchange *exchange,
+                                     const ProtobufCMessageDescriptor *kind, bool *bad)
+{
+    const grpc_op receive = { .op = GRPC_OP_RECV_MESSAGE,
+                              .data.recv_message.recv_message = &exchange->answer };
+    ProtobufCMessage *message;
+
+    if (grpc_call_start_batch(exchange->call, &receive, 1, &exchange->answer, NULL) != GRPC_CALL_OK)
+        return NULL;
+    wait_for(admin, exchange, &exchange->answer);
+    if (!exchange->answer)
+        return NULL;
+    message = unpack(exchange->answer, kind);
+    *bad = !message;
+    grpc_byte_buffer_destroy(exchange->answer);
+    exchange->answer = NULL;
+    return message;
+}
+
+bool admin_stream(struct admin *admin, const char *method, const ProtobufCMessage *request,
+                  const ProtobufCMessageDescriptor *kind,
+                  bool (*take)(const ProtobufCMessage *message, void *data), void *data,
+                  struct admin_failure *failure)
+{
+    struct exchange exchange = { .request = pack(request), .details = grpc_empty_slice() };
+    ProtobufCMessage *message = NULL;
+    bool more = true, bad = false;
+    bool started;
+
+    grpc_metadata_array_init(&exchange.initial);
+    grpc_metadata_array_init(&exchange.trailing);
+    started = stream_start(admin, &exchange, method);
+    while (started && more && (message = stream_next(admin, &exchange, kind, &bad)) != NULL) {
+        more = take(message, data) && !firectl_signal();
+        protobuf_c_message_free_unpacked(message, NULL);
+    }
+    if (started) {
+        if (!more || bad)
+            grpc_call_cancel(exchange.call, NULL);
+        wait_for(admin, &exchange, &exchange);
+        wait_for(admin, &exchange, &exchange.code);
+    }
+    if (!started)
+        failure_set(failure, -1, "gRPC could not start the call; try again");
+    else if (bad)
+        failure_set(failure, -1, VERSIONS_DIFFER);
+    else if (more)
+        failure_from(&exchange, failure);
+    exchange_release(&exchange);
+    return started && !bad && (!more || exchange.code == GRPC_STATUS_OK);
 }
 
 enum firectl_exit admin_fail(const struct admin *admin, const struct admin_failure *failure)

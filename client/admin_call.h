@@ -34,6 +34,15 @@ ProtobufCMessage *admin_call(struct admin *admin, const char *method,
                              const ProtobufCMessage *request,
                              const ProtobufCMessageDescriptor *kind, struct admin_failure *failure);
 
+/* One call of `method` that answers with a stream: `take` gets every message, unpacked as `kind` and
+ * freed after it returned, until it returns false, a signal comes or the daemon ends the stream.
+ * There is no deadline. True when the caller ended it or the daemon did with OK; false fills
+ * `failure`. */
+bool admin_stream(struct admin *admin, const char *method, const ProtobufCMessage *request,
+                  const ProtobufCMessageDescriptor *kind,
+                  bool (*take)(const ProtobufCMessage *message, void *data), void *data,
+                  struct admin_failure *failure);
+
 /* Says on stderr what `failure` is and what to do; returns the exit code it stands for:
  * FIRECTL_FAILED, or 64 + the gRPC code. */
 enum firectl_exit admin_fail(const struct admin *admin, const struct admin_failure *failure);

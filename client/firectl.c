@@ -31,6 +31,14 @@ static const struct {
     [FIRECTL_STAT] = { "stat", "a daemon's rates, one row every interval", firectl_stat },
     [FIRECTL_TOP] = { "top", "a daemon at a glance, on the whole screen", firectl_top },
     [FIRECTL_DRAIN] = { "drain", "let a daemon finish its work and end", firectl_drain },
+    [FIRECTL_RUNS] = { "runs", "the training runs a daemon knows", firectl_runs },
+    [FIRECTL_SHOW] = { "show", "how the layers of a run do over time, as a picture", firectl_show },
+    [FIRECTL_WATCH] = { "watch", "new points and events of a run, as they come", firectl_watch },
+    [FIRECTL_ADVISE] = { "advise", "which layers lose plasticity, since when, and what would help",
+                         firectl_advise },
+    [FIRECTL_EXPORT] = { "export", "the history of a run as CSV, JSON or safetensors",
+                         firectl_export },
+    [FIRECTL_POINTS] = { "report", "send points to a run's history", firectl_points },
 };
 
 static volatile sig_atomic_t signal_seen;
@@ -108,7 +116,8 @@ static void print_help(FILE *stream)
             "  firectl analyze model.safetensors --spectrum --json\n"
             "  firectl compare model.safetensors new.safetensors\n"
             "  firectl presets official-gpt\n"
-            "  firectl status --addr unix:fired.sock\n\n"
+            "  firectl status --addr unix:fired.sock\n"
+            "  firectl advise my-run\n\n"
             "Exit codes: 0 done; 1 failure; 2 wrong usage; 3 a --fail-if threshold was crossed;\n"
             "64 + gRPC code when the daemon refused.\n",
             FIRE_VERSION);

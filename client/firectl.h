@@ -2,7 +2,8 @@
  * (its options), firectl_task.c (what happens to each tensor), firectl_reinit.c, firectl_analyze.c,
  * firectl_compare.c, firectl_presets.c, firectl_selftest.c (the commands), firectl_report.c (rows
  * of JSON or of a table); firectl_daemon.c, firectl_stat.c, firectl_top.c (commands that ask a
- * daemon). Results go to stdout, everything else to stderr. */
+ * daemon), firectl_runs.c, firectl_show.c, firectl_watch.c, firectl_export.c, firectl_points.c
+ * (about its history). Results go to stdout, everything else to stderr. */
 #ifndef FIRECTL_H
 #define FIRECTL_H
 
@@ -37,8 +38,15 @@ enum firectl_command {
     FIRECTL_STAT,
     FIRECTL_TOP,
     FIRECTL_DRAIN,
+    /* These ask it about runs. */
+    FIRECTL_RUNS,
+    FIRECTL_SHOW,
+    FIRECTL_WATCH,
+    FIRECTL_ADVISE,
+    FIRECTL_EXPORT,
+    FIRECTL_POINTS, /* report */
 };
-#define FIRECTL_COMMAND_COUNT 11
+#define FIRECTL_COMMAND_COUNT 17
 
 /* --- arguments ------------------------------------------------------------------------------- */
 
@@ -77,7 +85,21 @@ struct firectl_args {
     double interval_s;                  /* between them; 0: the default */
     uint32_t limit_s;                   /* of draining; 0: the daemon's */
     bool latency;
-    bool batch; /* top without a screen */
+    bool batch;                     /* top without a screen */
+    struct firectl_list points;     /* report: "statistic=value" */
+    struct firectl_list layers;     /* names of layers; of report at most one */
+    struct firectl_list statistics; /* names */
+    struct firectl_list labels;     /* report: "key=value" */
+    const char *filter;             /* runs: part of a name */
+    const char *title;              /* report: the run's name for people */
+    const char *framework;
+    const char *format; /* export: NULL: from the file's name */
+    uint32_t most;      /* runs, at most; 0: the daemon's default */
+    uint32_t width;     /* of the picture; 0: the terminal's */
+    int64_t from_step;
+    int64_t to_step; /* 0: to the end */
+    bool step_given;
+    bool events; /* only those */
     bool json;
     bool dry_run;
     bool per_matrix;
@@ -381,5 +403,11 @@ enum firectl_exit firectl_ping(const struct firectl_args *args);
 enum firectl_exit firectl_stat(const struct firectl_args *args);
 enum firectl_exit firectl_top(const struct firectl_args *args);
 enum firectl_exit firectl_drain(const struct firectl_args *args);
+enum firectl_exit firectl_runs(const struct firectl_args *args);
+enum firectl_exit firectl_show(const struct firectl_args *args);
+enum firectl_exit firectl_watch(const struct firectl_args *args);
+enum firectl_exit firectl_advise(const struct firectl_args *args);
+enum firectl_exit firectl_export(const struct firectl_args *args);
+enum firectl_exit firectl_points(const struct firectl_args *args); /* firectl report */
 
 #endif

@@ -13,6 +13,8 @@
 #define THREADS_MAX    512u /* the CPU backend's */
 #define COUNT_MAX      1000000u
 #define LIMIT_S_MAX    86400u
+#define WIDTH_MAX      1000u
+#define RUNS_MAX       1000u
 #define INTERVAL_S_MIN 0.05
 #define INTERVAL_S_MAX 3600.0
 
@@ -58,6 +60,18 @@ enum {
     KEY_LIMIT,
     KEY_LATENCY,
     KEY_BATCH,
+    KEY_LAYER,
+    KEY_STATISTIC,
+    KEY_FROM,
+    KEY_TO,
+    KEY_WIDTH,
+    KEY_FILTER,
+    KEY_MOST,
+    KEY_EVENTS,
+    KEY_FORMAT,
+    KEY_TITLE,
+    KEY_FRAMEWORK,
+    KEY_LABEL,
     KEY_OUTPUT = 'o',
     KEY_QUIET = 'q',
     KEY_COUNT = 'n',
@@ -72,6 +86,12 @@ enum {
 #define PING  (1u << FIRECTL_PING)
 #define TOP   (1u << FIRECTL_TOP)
 #define DRAIN (1u << FIRECTL_DRAIN)
+#define RUNS  (1u << FIRECTL_RUNS)
+#define SHOW  (1u << FIRECTL_SHOW)
+#define WATCH (1u << FIRECTL_WATCH)
+#define ADV   (1u << FIRECTL_ADVISE)
+#define EXP   (1u << FIRECTL_EXPORT)
+#define REP   (1u << FIRECTL_POINTS)
 
 /* clang-format off */
 static const struct {
@@ -151,6 +171,27 @@ static const struct {
       "interactive, normal or bulk: what the daemon serves first; default normal" },
     { "run", KEY_RUN, "NAME", R | A, "the training run this belongs to, for the daemon's history" },
     { "step", KEY_STEP, "N", R | A, "the run's step, for the daemon's history" },
+    { "output", KEY_OUTPUT, "FILE", EXP, "the file to write; - or none: standard output" },
+    { "format", KEY_FORMAT, "NAME", EXP,
+      "csv, json or safetensors (spectra of reinitialisations); default: by the file's name" },
+    { "filter", KEY_FILTER, "TEXT", RUNS, "only runs with it in their id, name or a label" },
+    { "limit", KEY_MOST, "N", RUNS, "at most so many, 1 to 1000; default 200" },
+    { "statistic", KEY_STATISTIC, "NAME", SHOW | EXP,
+      "such as dfi or dormant_ratio; repeatable; default: dfi of show, all of export" },
+    { "layer", KEY_LAYER, "NAME", SHOW | EXP | ADV, "only this layer; repeatable; default all" },
+    { "layer", KEY_LAYER, "NAME", REP, "the layer the points are of; default: the whole run" },
+    { "from", KEY_FROM, "STEP", SHOW | EXP, "from this step on" },
+    { "to", KEY_TO, "STEP", SHOW | EXP, "up to this step" },
+    { "width", KEY_WIDTH, "COLUMNS", SHOW | RUNS, "of the picture; default the terminal's, or 80" },
+    { "events", KEY_EVENTS, NULL, WATCH | EXP, "only events, no points" },
+    { "count", KEY_COUNT, "N", WATCH, "end after so many messages" },
+    { "fail-if", KEY_FAIL_IF, "reinit|watch", ADV,
+      "exit 3 if a layer's verdict is reinit, or is watch or reinit" },
+    { "run", KEY_RUN, "ID", REP, "the run they belong to" },
+    { "step", KEY_STEP, "N", REP, "the training step they were measured at" },
+    { "name", KEY_TITLE, "TEXT", REP, "the run's name for people" },
+    { "framework", KEY_FRAMEWORK, "NAME", REP, "such as torch or jax" },
+    { "label", KEY_LABEL, "KEY=VALUE", REP, "of the run; repeatable" },
 };
 
 static const struct {
@@ -217,6 +258,40 @@ static const struct {
       "Tells a daemon to take no new work, to finish what runs and to end, as SIGTERM does. "
       "Returns at once.\v"
       "Examples:\n  firectl drain\n  firectl drain --limit 30 --addr unix:fired.sock\n" },
+    [FIRECTL_RUNS] = { "",
+      "The runs a daemon has a history of, those seen last first: steps, layers, the layer whose "
+      "raw DfI has grown most against its start, DfI over time, alerts, the last event.\v"
+      "Examples:\n  firectl runs\n  firectl runs --filter atari --limit 20 --json\n" },
+    [FIRECTL_SHOW] = { "RUN",
+      "A picture of a run: layers from top to bottom, steps from left to right, reinitialisations "
+      "marked above; then statistics of the whole run and the last events. Colours span the 2nd to "
+      "the 98th percentile; where nothing was measured nothing is drawn. With --json one object a "
+      "series, then one an event.\v"
+      "Examples:\n  firectl show my-run\n"
+      "  firectl show my-run --statistic dormant_ratio --from 1000\n" },
+    [FIRECTL_WATCH] = { "[RUN]",
+      "New points and events of a run, or of all runs, a line each, until it is stopped.\v"
+      "Examples:\n  firectl watch my-run\n  firectl watch --events --json\n" },
+    [FIRECTL_ADVISE] = { "RUN",
+      "Which layers lose plasticity, since which step, which rule says so, what would help and what "
+      "it would cost. Advice never acts by itself.\v"
+      "Examples:\n  firectl advise my-run\n  firectl advise my-run --json --fail-if reinit\n" },
+    [FIRECTL_EXPORT] = { "RUN -o FILE",
+      "The history of a run, every point that is kept: CSV (layer, statistic, step, value, min, max, "
+      "count), JSON, or, as safetensors, the spectra before and after its reinitialisations. FILE is "
+      "written under another name and renamed when complete.\v"
+      "Examples:\n  firectl export my-run -o my-run.csv\n"
+      "  firectl export my-run -o my-run.json --statistic dfi --statistic loss\n"
+      "  firectl export my-run -o spectra.safetensors\n"
+      "  firectl export my-run --events --format json\n" },
+    [FIRECTL_POINTS] = { "--run ID [STATISTIC=VALUE... | -]",
+      "Sends points to a run's history: STATISTIC=VALUE of --step and --layer, or with - lines of "
+      "standard input: STEP LAYER STATISTIC VALUE, with - as the layer of the whole run, or JSON "
+      "objects with these as keys. Lines are sent as they come, many at once when they come fast; "
+      "what was answered for is on disk, and sending it again changes nothing.\v"
+      "Examples:\n  firectl report --run my-run --step 100 loss=0.31 accuracy=0.9\n"
+      "  firectl report --run my-run --step 100 --layer fc1.weight dormant_ratio=0.12\n"
+      "  ./train | firectl report --run my-run --framework torch -\n" },
 };
 /* clang-format on */
 
@@ -229,6 +304,12 @@ static const struct {
 #undef PING
 #undef TOP
 #undef DRAIN
+#undef RUNS
+#undef SHOW
+#undef WATCH
+#undef ADV
+#undef EXP
+#undef REP
 
 #define ROW_COUNT (sizeof(rows) / sizeof(rows[0]))
 
@@ -285,6 +366,10 @@ void firectl_args_release(struct firectl_args *args)
     list_release(&args->excludes);
     list_release(&args->ties);
     list_release(&args->thresholds);
+    list_release(&args->points);
+    list_release(&args->layers);
+    list_release(&args->statistics);
+    list_release(&args->labels);
 }
 
 /* Numbers of options that are not keys of --set. */
@@ -316,7 +401,8 @@ static error_t parse_deadline(const char *text, struct argp_state *state, double
     return 0;
 }
 
-static error_t parse_step(const char *text, struct argp_state *state, int64_t *step)
+static error_t parse_step(const char *option, const char *text, struct argp_state *state,
+                          int64_t *step)
 {
     char *end = NULL;
     long long value;
@@ -324,7 +410,7 @@ static error_t parse_step(const char *text, struct argp_state *state, int64_t *s
     errno = 0;
     value = strtoll(text, &end, 10);
     if (errno || end == text || *end || value < 0) {
-        argp_error(state, "--step must be a whole number from 0, got '%s'", text);
+        argp_error(state, "%s must be a whole number from 0, got '%s'", option, text);
         return EINVAL;
     }
     *step = value;
@@ -366,10 +452,16 @@ static error_t parse_argument(const char *text, struct argp_state *state)
     static const uint32_t inputs_max[] = {
         [FIRECTL_REINIT] = 1,   [FIRECTL_ANALYZE] = 1, [FIRECTL_COMPARE] = 2, [FIRECTL_PRESETS] = 1,
         [FIRECTL_SELFTEST] = 0, [FIRECTL_HEALTH] = 0,  [FIRECTL_STATUS] = 0,  [FIRECTL_PING] = 0,
-        [FIRECTL_STAT] = 2,     [FIRECTL_TOP] = 0,     [FIRECTL_DRAIN] = 0,
+        [FIRECTL_STAT] = 2,     [FIRECTL_TOP] = 0,     [FIRECTL_DRAIN] = 0,   [FIRECTL_RUNS] = 0,
+        [FIRECTL_SHOW] = 1,     [FIRECTL_WATCH] = 1,   [FIRECTL_ADVISE] = 1,  [FIRECTL_EXPORT] = 1,
     };
-    struct firectl_args *args = ((struct parse *)state->input)->args;
+    struct parse *parse = state->input;
+    struct firectl_args *args = parse->args;
 
+    if (args->command == FIRECTL_POINTS) {
+        list_add(parse, &args->points, "%s", text);
+        return parse->no_memory ? ENOMEM : 0;
+    }
     if (args->input_count == inputs_max[args->command]) {
         argp_error(state, "unexpected argument '%s'", text);
         return EINVAL;
@@ -393,6 +485,9 @@ static bool parse_list_option(struct parse *parse, int key, const char *text)
     case KEY_EXCLUDE: list_add(parse, &args->excludes, "%s", text); return true;
     case KEY_TIE: list_add(parse, &args->ties, "%s", text); return true;
     case KEY_FAIL_IF: list_add(parse, &args->thresholds, "%s", text); return true;
+    case KEY_LAYER: list_add(parse, &args->layers, "%s", text); return true;
+    case KEY_STATISTIC: list_add(parse, &args->statistics, "%s", text); return true;
+    case KEY_LABEL: list_add(parse, &args->labels, "%s", text); return true;
     default: return false;
     }
 }
@@ -428,6 +523,25 @@ static error_t parse_interval(const char *text, struct argp_state *state, double
     return 0;
 }
 
+/* Options about a run's history; ARGP_ERR_UNKNOWN when `key` is none of them. */
+static error_t parse_run_option(int key, const char *text, struct argp_state *state)
+{
+    struct firectl_args *args = ((struct parse *)state->input)->args;
+
+    switch (key) {
+    case KEY_FROM: return parse_step("--from", text, state, &args->from_step);
+    case KEY_TO: return parse_step("--to", text, state, &args->to_step);
+    case KEY_WIDTH: return parse_count("--width", text, WIDTH_MAX, state, &args->width);
+    case KEY_MOST: return parse_count("--limit", text, RUNS_MAX, state, &args->most);
+    case KEY_FILTER: args->filter = text; return 0;
+    case KEY_EVENTS: args->events = true; return 0;
+    case KEY_FORMAT: args->format = text; return 0;
+    case KEY_TITLE: args->title = text; return 0;
+    case KEY_FRAMEWORK: args->framework = text; return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
 /* Options of ping, top and drain; ARGP_ERR_UNKNOWN when `key` is none of them. */
 static error_t parse_watch_option(int key, const char *text, struct argp_state *state)
 {
@@ -439,7 +553,7 @@ static error_t parse_watch_option(int key, const char *text, struct argp_state *
     case KEY_LIMIT: return parse_count("--limit", text, LIMIT_S_MAX, state, &args->limit_s);
     case KEY_LATENCY: args->latency = true; return 0;
     case KEY_BATCH: args->batch = true; return 0;
-    default: return ARGP_ERR_UNKNOWN;
+    default: return parse_run_option(key, text, state);
     }
 }
 
@@ -459,7 +573,9 @@ static error_t parse_remote_option(int key, const char *text, struct argp_state 
     case KEY_SERVER_NAME: args->remote.server_name = text; return 0;
     case KEY_PRIORITY: return parse_priority(text, state, &args->remote.priority);
     case KEY_RUN: args->remote.run = text; return 0;
-    case KEY_STEP: return parse_step(text, state, &args->remote.step);
+    case KEY_STEP:
+        args->step_given = true;
+        return parse_step("--step", text, state, &args->remote.step);
     default: return parse_watch_option(key, text, state);
     }
 }
@@ -589,6 +705,12 @@ static enum firectl_exit check_together(const struct firectl_args *args)
     }
     if (args->command < FIRECTL_COMPARE && args->input_count < 1) {
         firectl_say("%s needs a file; see firectl %s --help", name, name);
+        return FIRECTL_USAGE;
+    }
+    if ((args->command == FIRECTL_SHOW || args->command == FIRECTL_ADVISE ||
+         args->command == FIRECTL_EXPORT) &&
+        args->input_count < 1) {
+        firectl_say("%s needs the id of a run; firectl runs lists them", name);
         return FIRECTL_USAGE;
     }
     if (args->command == FIRECTL_REINIT && !args->output && !args->dry_run) {
