@@ -2,6 +2,8 @@
 #ifndef FIRE_CLIENT_H
 #define FIRE_CLIENT_H
 
+#include <protobuf-c/protobuf-c.h>
+
 #include "fire.h"
 
 struct client_methods {
@@ -12,6 +14,13 @@ struct client_methods {
                               struct fire_error *error);
     bool (*wait)(struct fire_client *client, const struct fire_set *set, double seconds);
     void (*cancel)(struct fire_client *client);
+    /* One call of MonitorService/`method` to its end. The answer, unpacked as `kind`, is the
+     * caller's. NULL: the client keeps no history. */
+    enum fire_status (*monitor)(struct fire_client *client, const char *method,
+                                const ProtobufCMessage *request,
+                                const ProtobufCMessageDescriptor *kind, ProtobufCMessage **answer,
+                                struct fire_error *error);
+    const char *(*run)(const struct fire_client *client); /* NULL, or the one it was opened with */
 };
 
 /* The first member of a local or remote client. */

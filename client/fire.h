@@ -196,6 +196,88 @@ bool fire_client_wait(struct fire_client *client, const struct fire_set *set, do
  * already answered keep their answers. */
 void fire_client_cancel(struct fire_client *client);
 
+/* --- history ------------------------------------------------------------------------------------
+ * What a daemon keeps of training runs, and what it advises (fire.v1.MonitorService). Reinit and
+ * Analyze of a client opened with a `run` record themselves; these add to it and read it. They wait
+ * for the answer, are tried again where a set would be, and any number of threads may call them. A
+ * local client keeps no history: FIRE_BAD_REQUEST. fire_client_cancel() does not end them, their
+ * deadline does. */
+
+/* One number that was measured. */
+struct fire_point {
+    const char *layer;     /* NULL or "": of the whole run, such as a loss */
+    const char *statistic; /* "dfi", "dormant_ratio", "gradient_norm", "loss", …: [a-z0-9_] */
+    int64_t step;          /* from 0 */
+    double value;          /* finite */
+};
+
+/* Points of one run, and what it is; texts that are NULL leave what is known as it is. */
+struct fire_report {
+    const char *run;           /* its id; NULL: the client's */
+    const char *name;          /* for people */
+    const char *framework;     /* such as "torch" */
+    const char *const *labels; /* NULL, or pairs key, value, key, value, NULL */
+    const struct fire_point *points;
+    size_t count;    /* at most 65536 */
+    int64_t time_ms; /* when they were measured, since 1970; 0: now */
+};
+
+/* Stores points: FIRE_OK means that they are on disk. Sending the same again changes nothing, the
+ * last value sent stands. `added` (NULL is allowed): how many were not there before. */
+FIRE_NODISCARD enum fire_status fire_client_report(struct fire_client *client,
+                                                   const struct fire_report *report,
+                                                   uint64_t *added, struct fire_error *error);
+
+struct fire_table; /* an answer: rows of named columns, each cell a text or a number */
+
+/* What the daemon advises: layer, verdict ("leave_it", "watch", "reinit", "unknown"), rule,
+ * since_step, reason, intervention, preset, flops, sfe, also (names with commas between). `run`
+ * NULL: the client's. On success the caller owns `*table`; on failure it is NULL. */
+FIRE_NODISCARD enum fire_status fire_client_advise(struct fire_client *client, const char *run,
+                                                   struct fire_table **table,
+                                                   struct fire_error *error);
+
+/* Runs, those seen last first: run, name, framework, first_seen_ms, last_seen_ms, first_step,
+ * last_step, points, layers, worst_layer, alerts_firing. `filter` (NULL: all) is part of an id, name
+ * or label; at most `limit`, 0: 200. */
+FIRE_NODISCARD enum fire_status fire_client_runs(struct fire_client *client, const char *filter,
+                                                 uint32_t limit, struct fire_table **table,
+                                                 struct fire_error *error);
+
+/* Which points. Lists end with NULL; a list that is NULL means all. */
+struct fire_query {
+    const char *run; /* NULL: the client's */
+    const char *const *layers;
+    const char *const *statistics;
+    int64_t step_min;
+    int64_t step_max;    /* 0: to the end */
+    uint32_t resolution; /* cells a series, 1 to 4096; 0: 1000 */
+    bool whole_run;      /* also statistics of the whole run */
+};
+/* Points, or cells of neighbouring ones: layer, statistic, step, mean, min, max, count. */
+FIRE_NODISCARD enum fire_status fire_client_query(struct fire_client *client,
+                                                  const struct fire_query *query,
+                                                  struct fire_table **table,
+                                                  struct fire_error *error);
+
+/* Events of a run (NULL: the client's; "": of all), the newest first, at most `limit`, 0: 100: id,
+ * kind, time_ms, run, layer, step, text. */
+FIRE_NODISCARD enum fire_status fire_client_events(struct fire_client *client, const char *run,
+                                                   uint32_t limit, struct fire_table **table,
+                                                   struct fire_error *error);
+
+size_t fire_table_rows(const struct fire_table *table);
+size_t fire_table_columns(const struct fire_table *table);
+/* NULL beyond the last. */
+const char *fire_table_name(const struct fire_table *table, size_t column);
+/* A cell. Text is NULL where the column is of numbers or the cell does not exist, a number NAN where
+ * it is of texts or unknown. Valid until the table is closed. */
+const char *fire_table_text(const struct fire_table *table, size_t row, size_t column);
+double fire_table_number(const struct fire_table *table, size_t row, size_t column);
+/* Line under the rows, such as the daemon's summary of its advice; "" when there is none. */
+const char *fire_table_summary(const struct fire_table *table);
+void fire_table_close(struct fire_table *table); /* NULL is allowed */
+
 /* The message of the last call of the library that failed in this thread: what is wrong and what to
  * do. Never NULL; valid until the thread's next failure. */
 const char *fire_last_error(void);
@@ -291,5 +373,21 @@ const char *fire_flat_text(struct fire_flat *flat, size_t index, const char *key
 #define FIRE_FLAT_MORE 9
 FIRE_NODISCARD enum fire_status fire_flat_numbers(const struct fire_flat *flat, size_t index,
                                                   double *numbers);
+
+/* fire_client_report() with `count` points in four arrays; `layers` may hold NULLs. `run`, `name`,
+ * `framework` and `added` may be NULL. */
+FIRE_NODISCARD enum fire_status fire_report_flat(struct fire_client *client, const char *run,
+                                                 const char *name, const char *framework,
+                                                 uint64_t count, const char *const *layers,
+                                                 const char *const *statistics,
+                                                 const int64_t *steps, const double *values,
+                                                 uint64_t *added, struct fire_error *error);
+
+/* fire_client_query() without a struct; lists are texts separated by newlines, NULL or "" is all. */
+FIRE_NODISCARD enum fire_status fire_query_flat(struct fire_client *client, const char *run,
+                                                const char *layers, const char *statistics,
+                                                int64_t step_min, int64_t step_max,
+                                                uint32_t resolution, struct fire_table **table,
+                                                struct fire_error *error);
 
 #endif

@@ -407,8 +407,13 @@ static void local_cancel(struct fire_client *base)
 enum fire_status fire_client_open_local(const struct fire_local_settings *settings,
                                         struct fire_client **out, struct fire_error *error)
 {
-    static const struct client_methods methods = { local_close, local_caps, local_start, local_wait,
-                                                   local_cancel };
+    static const struct client_methods methods = {
+        .close = local_close,
+        .caps = local_caps,
+        .start = local_start,
+        .wait = local_wait,
+        .cancel = local_cancel,
+    };
     const struct fire_local_settings defaults = { 0 };
     struct fire_backend_settings backend_settings = { 0 };
     struct local_client *client = calloc(1, sizeof(*client));

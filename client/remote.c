@@ -166,8 +166,7 @@ static enum fire_status check_process(const struct remote *remote, struct fire_e
                      (int)first);
 }
 
-/* Starts gRPC, the channel and the pump with the first set; the client's lock is held. */
-static enum fire_status connect_once(struct remote *remote, struct fire_error *error)
+enum fire_status remote_connect(struct remote *remote, struct fire_error *error)
 {
     enum fire_status status = check_process(remote, error);
 
@@ -235,7 +234,7 @@ static enum fire_status remote_start(struct fire_client *base, struct fire_set *
         return status;
     pthread_mutex_lock(&set->lock);
     pthread_mutex_lock(&remote->lock);
-    status = connect_once(remote, error);
+    status = remote_connect(remote, error);
     if (status == FIRE_OK) {
         set->next = remote->sets;
         remote->sets = set;
@@ -317,6 +316,11 @@ static void remote_caps(const struct fire_client *base, struct fire_caps *caps)
     pthread_mutex_unlock(&remote->lock);
 }
 
+static const char *remote_run(const struct fire_client *base)
+{
+    return ((const struct remote *)base)->run;
+}
+
 static void remote_close(struct fire_client *base)
 {
     struct remote *remote = (struct remote *)base;
@@ -355,8 +359,9 @@ static enum fire_status check_settings(const struct fire_remote_settings *settin
 
 static struct remote *make_remote(const struct fire_remote_settings *settings)
 {
-    static const struct client_methods methods = { remote_close, remote_caps, remote_start,
-                                                   remote_wait, remote_cancel };
+    static const struct client_methods methods = { remote_close, remote_caps,   remote_start,
+                                                   remote_wait,  remote_cancel, remote_monitor,
+                                                   remote_run };
     struct remote *remote = calloc(1, sizeof(*remote));
     pthread_condattr_t attributes;
 

@@ -1,7 +1,8 @@
 /* remote: the client of a daemon. Reading order: remote.c (life, threads, waiting), remote_items.c
  * (a set as tensors on the wire), remote_attempt.c (one call, and whether to try again),
  * remote_unary.c and remote_stream.c (the two ways to ask), remote_encode.c, remote_decode.c,
- * remote_error.c (messages), remote_channel.c (where the daemon is).
+ * remote_error.c (messages), remote_channel.c (where the daemon is), remote_monitor.c (calls about
+ * history).
  *
  * One thread a client, the pump, takes completions and runs all handlers; a caller's thread only
  * begins a set and waits for it. A set's lock is held while it is begun and in every handler, so
@@ -178,6 +179,18 @@ double remote_now_s(void);
  * held and is released. */
 void remote_set_finish(struct remote_set *set);
 void remote_set_free(struct remote_set *set);
+
+/* Starts gRPC, the channel and the pump where that has not happened yet; the client's lock is held.
+ */
+FIRE_NODISCARD enum fire_status remote_connect(struct remote *remote, struct fire_error *error);
+
+/* --- remote_monitor.c ------------------------------------------------------------------------- */
+
+/* client_methods.monitor */
+FIRE_NODISCARD enum fire_status remote_monitor(struct fire_client *base, const char *method,
+                                               const ProtobufCMessage *request,
+                                               const ProtobufCMessageDescriptor *kind,
+                                               ProtobufCMessage **answer, struct fire_error *error);
 
 /* --- remote_items.c --------------------------------------------------------------------------- */
 
