@@ -238,8 +238,8 @@ FIRE_NODISCARD enum fire_status fire_client_advise(struct fire_client *client, c
                                                    struct fire_error *error);
 
 /* Runs, those seen last first: run, name, framework, first_seen_ms, last_seen_ms, first_step,
- * last_step, points, layers, worst_layer, alerts_firing. `filter` (NULL: all) is part of an id, name
- * or label; at most `limit`, 0: 200. */
+ * last_step, points, layers, worst_layer, alerts_firing. `filter` (NULL: all) is part of an id,
+ * name or label; at most `limit`, 0: 200. */
 FIRE_NODISCARD enum fire_status fire_client_runs(struct fire_client *client, const char *filter,
                                                  uint32_t limit, struct fire_table **table,
                                                  struct fire_error *error);
@@ -270,8 +270,8 @@ size_t fire_table_rows(const struct fire_table *table);
 size_t fire_table_columns(const struct fire_table *table);
 /* NULL beyond the last. */
 const char *fire_table_name(const struct fire_table *table, size_t column);
-/* A cell. Text is NULL where the column is of numbers or the cell does not exist, a number NAN where
- * it is of texts or unknown. Valid until the table is closed. */
+/* A cell. Text is NULL where the column is of numbers or the cell does not exist, a number NAN
+ * where it is of texts or unknown. Valid until the table is closed. */
 const char *fire_table_text(const struct fire_table *table, size_t row, size_t column);
 double fire_table_number(const struct fire_table *table, size_t row, size_t column);
 /* Line under the rows, such as the daemon's summary of its advice; "" when there is none. */
@@ -383,7 +383,7 @@ FIRE_NODISCARD enum fire_status fire_report_flat(struct fire_client *client, con
                                                  const int64_t *steps, const double *values,
                                                  uint64_t *added, struct fire_error *error);
 
-/* fire_client_query() without a struct; lists are texts separated by newlines, NULL or "" is all. */
+/* fire_client_query() without a struct; lists have newlines between names, NULL or "" is all. */
 FIRE_NODISCARD enum fire_status fire_query_flat(struct fire_client *client, const char *run,
                                                 const char *layers, const char *statistics,
                                                 int64_t step_min, int64_t step_max,

@@ -273,13 +273,13 @@ static const struct {
       "New points and events of a run, or of all runs, a line each, until it is stopped.\v"
       "Examples:\n  firectl watch my-run\n  firectl watch --events --json\n" },
     [FIRECTL_ADVISE] = { "RUN",
-      "Which layers lose plasticity, since which step, which rule says so, what would help and what "
-      "it would cost. Advice never acts by itself.\v"
+      "Which layers lose plasticity, since which step, which rule says so, what would help and "
+      "what it would cost. Advice never acts by itself.\v"
       "Examples:\n  firectl advise my-run\n  firectl advise my-run --json --fail-if reinit\n" },
     [FIRECTL_EXPORT] = { "RUN -o FILE",
-      "The history of a run, every point that is kept: CSV (layer, statistic, step, value, min, max, "
-      "count), JSON, or, as safetensors, the spectra before and after its reinitialisations. FILE is "
-      "written under another name and renamed when complete.\v"
+      "The history of a run, every point that is kept: CSV (layer, statistic, step, value, min, "
+      "max, count), JSON, or, as safetensors, the spectra before and after its reinitialisations. "
+      "FILE is written under another name and renamed when complete.\v"
       "Examples:\n  firectl export my-run -o my-run.csv\n"
       "  firectl export my-run -o my-run.json --statistic dfi --statistic loss\n"
       "  firectl export my-run -o spectra.safetensors\n"

@@ -1,5 +1,5 @@
-/* firectl_monitor: calls of MonitorService, and its answers as JSON and as text. What a daemon sends
- * is somebody else's text: it goes to a terminal only through firectl_plain_text(). */
+/* firectl_monitor: calls of MonitorService, and its answers as JSON and as text. What a daemon
+ * sends is somebody else's text: it goes to a terminal only through firectl_plain_text(). */
 #include "firectl_monitor.h"
 
 #include <inttypes.h>

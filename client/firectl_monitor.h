@@ -38,7 +38,7 @@ json_t *monitor_steps_json(const int64_t *values, size_t count);
 bool monitor_unicode(void);
 /* Columns to use: --width, or the terminal's, or 80. */
 int monitor_width(const struct firectl_args *args);
-/* `values` as one line of at most `columns` bars from their least to their largest; NAN is blank. */
+/* `values` as one line of at most `columns` bars from least to largest; NAN is blank. */
 void monitor_spark(FILE *stream, const double *values, size_t count, size_t columns);
 /* A bar of height 0 to 7. */
 const char *monitor_bar(int level);

@@ -1,5 +1,5 @@
-/* table: the columns of each kind of answer, in one table a kind: a name and one function that reads
- * the cell from the message. */
+/* table: the columns of each kind of answer, in one table a kind: a name and one function that
+ * reads the cell from the message. */
 #include "table.h"
 
 #include <math.h>

