@@ -35,9 +35,9 @@ ProtobufCMessage *admin_call(struct admin *admin, const char *method,
                              const ProtobufCMessageDescriptor *kind, struct admin_failure *failure);
 
 /* One call of `method` that answers with a stream: `take` gets every message, unpacked as `kind`
- * and freed after it returned, until it returns false, a signal comes or the daemon ends the stream.
- * There is no deadline. True when the caller ended it or the daemon did with OK; false fills
- * `failure`. */
+ * and freed after it returned, until it returns false, a signal comes or the daemon ends the
+ * stream. There is no deadline. True when the caller ended it or the daemon did with OK; false
+ * fills `failure`. */
 bool admin_stream(struct admin *admin, const char *method, const ProtobufCMessage *request,
                   const ProtobufCMessageDescriptor *kind,
                   bool (*take)(const ProtobufCMessage *message, void *data), void *data,
