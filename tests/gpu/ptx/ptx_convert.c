@@ -280,14 +280,13 @@ static enum ptx_step compare(struct ptx_machine *machine, struct ptx_thread *thr
     return PTX_NEXT;
 }
 
-static uint8_t combination(const char *word)
+static enum combine combination(const char *word)
 {
-    static const char *const names[] = { "", "and", "or", "xor" };
-
-    for (uint8_t k = COMBINE_AND; k <= COMBINE_XOR; k++)
-        if (strcmp(word, names[k]) == 0)
-            return k;
-    return COMBINE_NONE;
+    if (strcmp(word, "and") == 0)
+        return COMBINE_AND;
+    if (strcmp(word, "or") == 0)
+        return COMBINE_OR;
+    return strcmp(word, "xor") == 0 ? COMBINE_XOR : COMBINE_NONE;
 }
 
 static enum ptx_type unsigned_of(enum ptx_type type)
@@ -313,7 +312,7 @@ bool ptx_compare_find(const char *opcode, struct ptx_form *form, struct ptx_inst
     if (k == sizeof(comparisons) / sizeof(comparisons[0]) || !rest)
         return false;
     rest = ptx_next_word(rest, word, sizeof(word));
-    out->combine = combination(word);
+    out->combine = (uint8_t)combination(word);
     if (out->combine != COMBINE_NONE) {
         if (!rest)
             return false;

@@ -395,9 +395,9 @@ static bool is_operation(const char *word, struct ptx_instruction *out)
 {
     static const char *const names[] = { "add", "min", "max", "exch", "cas", "and", "or", "xor" };
 
-    for (uint8_t k = 0; k < sizeof(names) / sizeof(names[0]); k++)
+    for (size_t k = 0; k < sizeof(names) / sizeof(names[0]); k++)
         if (strcmp(word, names[k]) == 0) {
-            out->mode = k;
+            out->mode = (uint8_t)k;
             return true;
         }
     return false;

@@ -5,7 +5,7 @@
 
 #include "ptx_lex.h"
 
-#define PARSE_REGISTERS_MAX (1u << 20)
+#define PARSE_REGISTERS_MAX (1u << 16)
 #define PARSE_CODE_MAX      (1u << 20)
 #define PARSE_LOCAL_MAX     (64u << 10)
 #define PARSE_PARAM_MAX     32764u

@@ -353,7 +353,7 @@ static size_t lay_out(struct ptx_machine *machine, uint8_t *arena)
     TAKE(machine->shared, uint8_t, machine->shared_bytes);
     TAKE(machine->parameters, uint8_t, kernel->parameter_bytes);
     for (size_t k = 0; k < count; k++) {
-        struct ptx_thread none, *thread = arena ? &machine->threads[k] : &none;
+        struct ptx_thread none = { 0 }, *thread = arena ? &machine->threads[k] : &none;
 
         TAKE(thread->frame, uint64_t, frame);
         TAKE(thread->ready, uint8_t, frame);
