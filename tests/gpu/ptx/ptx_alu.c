@@ -146,7 +146,7 @@ static uint64_t extract(uint64_t value, uint32_t position, uint32_t length, uint
     return begin >= 64 ? 0 : (value >> begin) & low_bits(bits);
 }
 
-/* As extract, the copied field's top bit, or the word's own where the field sticks out, repeated. */
+/* As extract, with the field's top bit repeated, or the word's where the field sticks out. */
 static uint64_t extract_signed(int64_t value, uint32_t position, uint32_t length, uint32_t width)
 {
     const uint32_t begin = position & 0xffu, bits = length & 0xffu;
