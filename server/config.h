@@ -87,6 +87,13 @@ struct config {
     char *tls_client_ca; /* PEM; set: clients must have a certificate of it */
     char *credentials;   /* file of tokens, certificates and rules (auth.h); empty: none */
 
+    char *history;                    /* sqlite, postgres or off */
+    char *history_file;               /* SQLite; empty: history.sqlite in state_dir */
+    char *history_url;                /* PostgreSQL */
+    uint64_t history_queue_bytes;     /* of points that wait to be written */
+    uint32_t history_retention_days;  /* 0: for ever */
+    uint32_t history_downsample_days; /* 0: never */
+
     enum log_level log_level;
     enum log_format log_format;
 

@@ -205,6 +205,21 @@ static const struct family families[METRIC_COUNT] = {
                       { "path", "code" },
                       NULL,
                       "HTTP requests answered." },
+    [METRIC_HISTORY_UP] = { "fired_history_up",
+                            GAUGE,
+                            { NULL },
+                            NULL,
+                            "1 while the history can be written." },
+    [METRIC_HISTORY_POINTS] = { "fired_history_points_total",
+                                COUNTER,
+                                { NULL },
+                                NULL,
+                                "Points stored in the history." },
+    [METRIC_HISTORY_DROPPED] = { "fired_history_dropped_total",
+                                 COUNTER,
+                                 { NULL },
+                                 NULL,
+                                 "Recordings that found no room and were dropped." },
 };
 
 struct series {

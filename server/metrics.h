@@ -48,6 +48,10 @@ enum metric {
     METRIC_DRAINING,   /* gauge fired_draining */
     METRIC_RELOADS,    /* counter fired_reloads_total{result} */
     METRIC_HTTP,       /* counter fired_http_requests_total{path,code} */
+    /* history */
+    METRIC_HISTORY_UP,      /* gauge fired_history_up */
+    METRIC_HISTORY_POINTS,  /* counter fired_history_points_total, stored */
+    METRIC_HISTORY_DROPPED, /* counter fired_history_dropped_total: recordings without room */
     METRIC_COUNT,
 };
 

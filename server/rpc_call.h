@@ -133,6 +133,12 @@ extern const struct rpc_method rpc_analyze_stream_method;   /* rpc_stream.c */
 extern const struct rpc_method rpc_status_method;           /* rpc_admin.c */
 extern const struct rpc_method rpc_drain_method;            /* rpc_admin.c */
 extern const struct rpc_method rpc_set_log_level_method;    /* rpc_admin.c */
+extern const struct rpc_method rpc_report_method;           /* rpc_monitor.c */
+extern const struct rpc_method rpc_list_runs_method;        /* rpc_monitor.c */
+extern const struct rpc_method rpc_query_method;            /* rpc_monitor.c */
+extern const struct rpc_method rpc_list_events_method;      /* rpc_monitor.c */
+extern const struct rpc_method rpc_monitor_watch_method;    /* rpc_monitor.c */
+extern const struct rpc_method rpc_advise_method;           /* rpc_monitor.c */
 extern const struct rpc_method rpc_health_check_method;     /* rpc_health.c */
 extern const struct rpc_method rpc_health_watch_method;     /* rpc_health.c */
 extern const struct rpc_method rpc_reflection_method;       /* rpc_reflection.c, v1 */

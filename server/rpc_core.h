@@ -92,6 +92,9 @@ void rpc_text_clean(char *text);
 #define RPC_SMALL_BYTES_MAX 65536u
 ProtobufCMessage *rpc_small_unpack(const ProtobufCMessageDescriptor *descriptor,
                                    grpc_byte_buffer *buffer);
+/* The same with another limit. */
+ProtobufCMessage *rpc_small_unpack_up_to(const ProtobufCMessageDescriptor *descriptor,
+                                         grpc_byte_buffer *buffer, size_t bytes_max);
 grpc_byte_buffer *rpc_small_pack(const ProtobufCMessage *message);
 /* Answers a unary call with `message`. */
 void rpc_small_reply(struct rpc_call *call, const ProtobufCMessage *message);

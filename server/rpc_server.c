@@ -52,10 +52,15 @@
 #define QUIET_MS_MAX         500u /* of waiting for that */
 
 static const struct rpc_method *const methods_served[] = {
-    &rpc_reinit_method,         &rpc_analyze_method,          &rpc_reinit_stream_method,
-    &rpc_analyze_stream_method, &rpc_status_method,           &rpc_drain_method,
-    &rpc_set_log_level_method,  &rpc_health_check_method,     &rpc_health_watch_method,
-    &rpc_reflection_method,     &rpc_reflection_alpha_method,
+    &rpc_reinit_method,           &rpc_analyze_method,
+    &rpc_reinit_stream_method,    &rpc_analyze_stream_method,
+    &rpc_status_method,           &rpc_drain_method,
+    &rpc_set_log_level_method,    &rpc_health_check_method,
+    &rpc_health_watch_method,     &rpc_reflection_method,
+    &rpc_reflection_alpha_method, &rpc_report_method,
+    &rpc_list_runs_method,        &rpc_query_method,
+    &rpc_list_events_method,      &rpc_monitor_watch_method,
+    &rpc_advise_method,
 };
 
 struct rpc_event {

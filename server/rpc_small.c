@@ -6,10 +6,16 @@
 ProtobufCMessage *rpc_small_unpack(const ProtobufCMessageDescriptor *descriptor,
                                    grpc_byte_buffer *buffer)
 {
+    return rpc_small_unpack_up_to(descriptor, buffer, RPC_SMALL_BYTES_MAX);
+}
+
+ProtobufCMessage *rpc_small_unpack_up_to(const ProtobufCMessageDescriptor *descriptor,
+                                         grpc_byte_buffer *buffer, size_t bytes_max)
+{
     ProtobufCMessage *message = NULL;
     grpc_byte_buffer_reader reader;
 
-    if (grpc_byte_buffer_length(buffer) <= RPC_SMALL_BYTES_MAX &&
+    if (grpc_byte_buffer_length(buffer) <= bytes_max &&
         grpc_byte_buffer_reader_init(&reader, buffer)) {
         grpc_slice bytes = grpc_byte_buffer_reader_readall(&reader);
 

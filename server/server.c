@@ -17,6 +17,7 @@
 #include "clock.h"
 #include "http.h"
 #include "log.h"
+#include "monitor.h"
 #include "rpc_server.h"
 #include "server_life.h"
 
@@ -166,15 +167,23 @@ static void on_device_closed(void *data)
         on_scheduler_closed(life);
 }
 
+static void on_monitor_closed(void *data)
+{
+    struct life *life = data;
+
+    life->server->monitor = NULL;
+    if (life->server->device)
+        device_close(life->server->device, on_device_closed, life);
+    else
+        on_device_closed(life);
+}
+
 static void on_rpc_closed(void *data)
 {
     struct life *life = data;
 
     life->server->rpc = NULL;
-    if (life->server->device)
-        device_close(life->server->device, on_device_closed, life);
-    else
-        on_device_closed(life);
+    monitor_close(life->server->monitor, on_monitor_closed, life);
 }
 
 static void on_http_closed(void *data)
@@ -343,7 +352,12 @@ static enum fire_status open_core(struct server *server, struct fire_error *erro
 
 static enum fire_status open_doors(struct server *server, struct fire_error *error)
 {
-    enum fire_status status = rpc_server_open(server, &server->rpc, error);
+    const struct monitor_settings settings = { .config = &server->config,
+                                               .metrics = server->metrics };
+    enum fire_status status = monitor_open(&server->loop, &settings, &server->monitor, error);
+
+    if (status == FIRE_OK)
+        status = rpc_server_open(server, &server->rpc, error);
 
     if (status == FIRE_OK && strcmp(server->config.http, "off") != 0)
         status = http_open(server, server->config.http, &server->http, error);

@@ -20,6 +20,7 @@
 
 struct rpc_server;
 struct http;
+struct monitor;
 
 struct server {
     struct config config;
@@ -31,6 +32,7 @@ struct server {
     struct arena *arena;    /* slots of matrices */
     struct device *device;
     struct scheduler *scheduler;
+    struct monitor *monitor; /* the history; never NULL while calls are served */
     struct rpc_server *rpc;
     struct http *http;
     uint64_t started_ns;

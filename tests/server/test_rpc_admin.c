@@ -201,9 +201,15 @@ START_TEST(every_service_is_listed)
     struct rpc_fixture fixture;
     struct fixture_answer answer;
     question request = GRPC__REFLECTION__V1__SERVER_REFLECTION_REQUEST__INIT;
-    const char *const wanted[] = { "fire.v1.ReinitService", "fire.v1.AdminService",
-                                   "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection",
-                                   "grpc.reflection.v1alpha.ServerReflection" };
+    const char *const wanted[] = {
+        "fire.v1.ReinitService",
+        "fire.v1.AdminService",
+        "fire.v1.MonitorService",
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1.ServerReflection",
+        "grpc.reflection.v1alpha.ServerReflection",
+    };
+    const size_t count = sizeof(wanted) / sizeof(wanted[0]);
 
     fixture_init(&fixture);
     start(&fixture);
@@ -212,11 +218,11 @@ START_TEST(every_service_is_listed)
     request.list_services = (char *)"*";
     reply *response = ask(call, &request);
     ck_assert_int_eq(response->message_response_case, SAYS(LIST_SERVICES_RESPONSE));
-    ck_assert_uint_eq(response->list_services_response->n_service, 5);
-    for (size_t i = 0; i < 5; i++) {
+    ck_assert_uint_eq(response->list_services_response->n_service, count);
+    for (size_t i = 0; i < count; i++) {
         size_t found = 0;
 
-        for (size_t k = 0; k < 5; k++)
+        for (size_t k = 0; k < count; k++)
             found += strcmp(response->list_services_response->service[k]->name, wanted[i]) == 0;
         ck_assert_msg(found == 1, "%s", wanted[i]);
     }
