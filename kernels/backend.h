@@ -15,7 +15,7 @@
 #include "result.h"
 #include "status.h"
 
-#define FIRE_BACKEND_ABI 2
+#define FIRE_BACKEND_ABI 3
 
 #define FIRE_URGENT_SIDE_MAX      1024u
 #define FIRE_WORKSPACE_KEPT_BYTES (128ull << 20)
@@ -47,6 +47,11 @@ struct fire_backend_settings {
     uint32_t threads; /* CPU pool; 0: as many as the process may run on */
     const char *path; /* CPU: "auto", "portable", "avx2", "avx512", "amx" */
     uint32_t nice;    /* CPU: added to the niceness of every thread that computes */
+    /* GPU: batches on their way at once, 1 to 8 (0: 3); memory of each (0: a share of what is
+     * free); "f32", "3xtf32" or "tf32-early" (NULL: f32). */
+    uint32_t slots;
+    uint64_t slot_bytes;
+    const char *precision;
 };
 
 struct fire_caps {
@@ -92,6 +97,10 @@ struct fire_backend {
     void (*caps)(const struct fire_device *device, struct fire_caps *caps);
     const char *(*last_error)(const struct fire_device *device);
 };
+
+/* The one function that a plugin exports, by this name: its table. */
+#define FIRE_PLUGIN_SYMBOL "fire_plugin_backend"
+typedef const struct fire_backend *(*fire_plugin_backend_function)(void);
 
 /* The CPU pool, always there. */
 const struct fire_backend *fire_cpu_backend(void);

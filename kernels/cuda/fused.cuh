@@ -245,7 +245,7 @@ static __device__ __forceinline__ void fused_step(struct fused *f, const double 
 
 /* Steps of the program; returns how many, and the DfI after them. */
 static __device__ __forceinline__ uint32_t fused_iterate(struct fused *f, const double *program,
-                                                         double *dfi)
+                                                         double *row, double *dfi)
 {
     const bool converges = program[FIRE_K_P_KIND] == FIRE_K_KIND_CONVERGE;
     const uint32_t limit = (uint32_t)program[FIRE_K_P_LIMIT];
@@ -257,6 +257,8 @@ static __device__ __forceinline__ uint32_t fused_iterate(struct fused *f, const 
         uint32_t next = taken < count ? taken : count - 1;
 
         *dfi = fused_dfi(f);
+        if (threadIdx.x == 0 && taken < FIRE_K_HISTORY_MAX)
+            row[FIRE_K_HISTORY + taken] = *dfi;
         if (check && taken > 0 && (taken - 1) % check == 0 &&
             *dfi + program[FIRE_K_P_FULL] <= program[FIRE_K_P_TARGET])
             break;
@@ -441,7 +443,7 @@ extern "C" __global__ void fire_k_fused(const float *w, float *out, double *stat
         f.root = length > 0 ? 1 / length : 1;
         f.gain = f.root * f.root;
     }
-    steps = fused_iterate(&f, program, &dfi);
+    steps = fused_iterate(&f, program, row, &dfi);
     if (program[FIRE_K_P_RESIDUAL] != 0)
         skew = fused_skew(&f, from);
     c = fused_scale(&f, from, program, norm, &inner);

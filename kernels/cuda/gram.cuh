@@ -117,7 +117,7 @@ extern "C" __global__ void fire_k_gather(const float *from, float *to, const uin
         to[target + i] = source == none ? 0.0f : from[base + i];
 }
 
-/* The rows of state that go with them, active again; one thread a field. */
+/* The rows of state that go with them, active again; a thread owns a field. */
 extern "C" __global__ void fire_k_gather_state(const double *from, double *to,
                                                const uint32_t *index, uint32_t none)
 {

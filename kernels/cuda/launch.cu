@@ -119,7 +119,7 @@ cudaError_t fire_launch_gather(cudaStream_t stream, const float *from, float *to
 cudaError_t fire_launch_gather_state(cudaStream_t stream, const double *from, double *to,
                                      const uint32_t *index, uint32_t none, uint32_t matrices)
 {
-    fire_k_gather_state<<<matrices, 32, 0, stream>>>(from, to, index, none);
+    fire_k_gather_state<<<matrices, 64, 0, stream>>>(from, to, index, none);
     return cudaGetLastError();
 }
 

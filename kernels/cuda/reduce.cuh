@@ -148,6 +148,7 @@ extern "C" __global__ void fire_k_look(const float *g, const double *partial, do
     const double active = row[FIRE_K_ACTIVE], steps = row[FIRE_K_STEPS];
     const double gain = advance ? 1.0 : row[FIRE_K_GAIN];
     const double written = row[FIRE_K_WRITTEN], factor = row[FIRE_K_FACTOR];
+    uint32_t taken = (uint32_t)steps;
     double dfi;
 
     dfi = diagonal_distance(matrix, size, size, gain, room);
@@ -170,6 +171,10 @@ extern "C" __global__ void fire_k_look(const float *g, const double *partial, do
     /* A matrix that rests is not looked at: its DfI is that of its last step. */
     if ((active != 0 && where != FIRE_K_MOMENT_WRITTEN) || where == FIRE_K_MOMENT_AFTER)
         row[FIRE_K_DFI] = dfi;
+    if (advance && active != 0)
+        taken++;
+    if (active != 0 && where < FIRE_K_MOMENT_AFTER && taken < FIRE_K_HISTORY_MAX)
+        row[FIRE_K_HISTORY + taken] = dfi;
     if (look && dfi + full <= target)
         row[FIRE_K_ACTIVE] = 0;
 }

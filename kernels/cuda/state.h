@@ -14,6 +14,8 @@
 #define FIRE_K_FUSED_BYTES  60416 /* of dynamic shared memory; with the static part 64 KiB */
 #define FIRE_K_TABLE_BLOCKS 4     /* a symmetric product is cut into so many block rows */
 
+#define FIRE_K_HISTORY_MAX 10
+
 enum fire_k_field {
     FIRE_K_NORM,    /* ||W||_F */
     FIRE_K_FACTOR,  /* x = w * FACTOR */
@@ -37,8 +39,9 @@ enum fire_k_field {
     FIRE_K_AFTER_NORM,
     FIRE_K_AFTER_PARTICIPATION,
     FIRE_K_AFTER_LARGEST,
-    FIRE_K_WRITTEN,    /* the moment after is of g GAIN WRITTEN^2: c, or a norm */
-    FIRE_K_FIELDS = 24 /* doubles of a row */
+    FIRE_K_WRITTEN, /* the moment after is of g GAIN WRITTEN^2: c, or a norm */
+    FIRE_K_HISTORY, /* the DfI before step 0, 1, … */
+    FIRE_K_FIELDS = FIRE_K_HISTORY + FIRE_K_HISTORY_MAX /* doubles of a row */
 };
 
 /* Where a moment of a Gram matrix goes. */
