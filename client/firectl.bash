@@ -9,14 +9,18 @@ _firectl_keys() {
     firectl presets fire 2>/dev/null | sed -n 's/^\([a-z_]*\)=.*/\1=/p'
 }
 
+_firectl_runs() {
+    firectl runs --json --deadline 2 2>/dev/null | sed -n 's/^{"run": *"\([^"\\]*\)".*/\1/p'
+}
+
 _firectl() {
     local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
     local command=${COMP_WORDS[1]} words=
     COMPREPLY=()
     if ((COMP_CWORD == 1)); then
         mapfile -t COMPREPLY < <(compgen -W \
-            "reinit analyze compare presets selftest health status ping stat top drain --help \
-            --version" -- "$current")
+            "reinit analyze compare presets selftest health status ping stat top drain runs show \
+            watch advise export report --help --version" -- "$current")
         return
     fi
     case $previous in
@@ -28,7 +32,11 @@ _firectl() {
         --state-policy) words="keep zero reset transport" ;;
         --threads | --deadline | --target | --steps | --seed | --include | --exclude | --tie | \
             --fail-if | --addr | --token | --tenant | --server-name | --run | --step | -n | \
-            --count | --interval | --limit) return ;;
+            --count | --interval | --limit | --filter | --layer | --from | --to | --width | \
+            --name | --framework | --label) return ;;
+        --statistic) words="dfi dormant_ratio gradient_dormant_ratio gradient_norm effective_rank \
+            norm sfe loss" ;;
+        --format) words="csv json safetensors" ;;
         --priority) words="interactive normal bulk" ;;
         *)
             if [[ $current == -* ]]; then
@@ -36,6 +44,9 @@ _firectl() {
                     grep -o -- '--[a-z][a-z-]*' | sort -u)
             elif [[ $command == presets ]]; then
                 words=$(_firectl_presets)
+            elif [[ $command == show || $command == watch || $command == advise ||
+                $command == export && $previous != -o ]]; then
+                words=$(_firectl_runs)
             fi
             ;;
     esac

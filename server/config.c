@@ -312,6 +312,8 @@ static enum fire_status apply_layers(struct config *config, const struct flags *
         status = apply_flags(config, flags, error);
     if (status == FIRE_OK && file)
         status = config_file_apply_tenants(file, config, error);
+    if (status == FIRE_OK && file)
+        status = config_file_apply_alerts(file, config, error);
     config_file_close(file);
     return status;
 }
@@ -356,6 +358,7 @@ void config_release(struct config *config)
         if (config_options[i].kind == CONFIG_TEXT || config_options[i].kind == CONFIG_CHOICE)
             free(*(char **)((char *)config + config_options[i].offset));
     free(config->tenants);
+    free(config->alerts);
     source_close(config->source);
     memset(config, 0, sizeof(*config));
 }

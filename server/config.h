@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "alerts.h"
 #include "log.h"
 #include "status.h"
 #include "tenant.h"
@@ -93,6 +94,11 @@ struct config {
     uint64_t history_queue_bytes;     /* of points that wait to be written */
     uint32_t history_retention_days;  /* 0: for ever */
     uint32_t history_downsample_days; /* 0: never */
+
+    char *alert_webhook;       /* http:// or https://; empty: none */
+    char *alert_secret_file;   /* signs what is sent there; empty: unsigned */
+    struct alert_rule *alerts; /* from the file */
+    uint32_t alert_count;
 
     enum log_level log_level;
     enum log_format log_format;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "auth.h"
+#include "config_alerts.h"
 #include "config_options.h"
 #include "yaml_file.h"
 
@@ -29,6 +30,8 @@ struct document {
     uint32_t listen_count;
     struct tenant_text *tenants;
     uint32_t tenants_count;
+    struct config_alert_text *alerts;
+    uint32_t alerts_count;
 };
 
 struct config_file {
@@ -36,7 +39,7 @@ struct config_file {
     char *text;
     size_t bytes;
     struct document *document; /* NULL: the file has no values */
-    struct cyaml_schema_field fields[CONFIG_OPTIONS_MAX + 2];
+    struct cyaml_schema_field fields[CONFIG_OPTIONS_MAX + 3];
     struct cyaml_schema_value schema;
 };
 
@@ -58,6 +61,27 @@ static const struct cyaml_schema_field tenant_fields[] = {
 static const struct cyaml_schema_value tenant_schema = { CYAML_VALUE_MAPPING(
     CYAML_FLAG_DEFAULT, struct tenant_text, tenant_fields) };
 
+#define ALERT_FIELD(member)                                                                        \
+    CYAML_FIELD_STRING_PTR(#member, CYAML_FLAG_POINTER | CYAML_FLAG_OPTIONAL,                      \
+                           struct config_alert_text, member, 0, CONFIG_TEXT_BYTES - 1)
+
+static const struct cyaml_schema_field alert_fields[] = {
+    CYAML_FIELD_STRING_PTR("name", CYAML_FLAG_POINTER, struct config_alert_text, name, 0,
+                           CONFIG_TEXT_BYTES - 1),
+    ALERT_FIELD(run),
+    ALERT_FIELD(layer),
+    ALERT_FIELD(statistic),
+    ALERT_FIELD(kind),
+    ALERT_FIELD(op),
+    ALERT_FIELD(value),
+    ALERT_FIELD(window),
+    ALERT_FIELD(hold),
+    CYAML_FIELD_END,
+};
+
+static const struct cyaml_schema_value alert_schema = { CYAML_VALUE_MAPPING(
+    CYAML_FLAG_DEFAULT, struct config_alert_text, alert_fields) };
+
 static const struct cyaml_schema_value address_schema = { CYAML_VALUE_STRING(
     CYAML_FLAG_POINTER, char, 0, CONFIG_TEXT_BYTES - 1) };
 
@@ -69,6 +93,9 @@ static void make_schema(struct config_file *file)
     const struct cyaml_schema_field tenants =
         CYAML_FIELD_SEQUENCE("tenants", CYAML_FLAG_POINTER | CYAML_FLAG_OPTIONAL, struct document,
                              tenants, &tenant_schema, 0, CONFIG_TENANTS_MAX);
+    const struct cyaml_schema_field alerts =
+        CYAML_FIELD_SEQUENCE("alerts", CYAML_FLAG_POINTER | CYAML_FLAG_OPTIONAL, struct document,
+                             alerts, &alert_schema, 0, ALERTS_RULES_MAX);
     const struct cyaml_schema_field end = CYAML_FIELD_END;
     const struct cyaml_schema_value top = { CYAML_VALUE_MAPPING(CYAML_FLAG_POINTER, struct document,
                                                                 file->fields) };
@@ -86,6 +113,7 @@ static void make_schema(struct config_file *file)
                                               CONFIG_TEXT_BYTES - 1) },
             };
     file->fields[count++] = tenants;
+    file->fields[count++] = alerts;
     file->fields[count] = end;
     file->schema = top;
 }
@@ -267,6 +295,33 @@ enum fire_status config_file_apply_tenants(const struct config_file *file, struc
             status = apply_limits(text, config, origin, &tenant->limits, error);
         }
         config->tenant_count = i + 1;
+    }
+    if (status != FIRE_OK)
+        yaml_file_one_line(error);
+    return status;
+}
+
+enum fire_status config_file_apply_alerts(const struct config_file *file, struct config *config,
+                                          struct fire_error *error)
+{
+    const struct document *document = file->document;
+    enum fire_status status = FIRE_OK;
+    char origin[ORIGIN_BYTES];
+
+    if (!document || document->alerts_count == 0)
+        return FIRE_OK;
+    config->alerts = calloc(document->alerts_count, sizeof(*config->alerts));
+    if (!config->alerts)
+        return fire_fail_memory(error, document->alerts_count * sizeof(*config->alerts));
+    write_origin(file, "alerts", origin);
+    for (uint32_t i = 0; i < document->alerts_count && status == FIRE_OK; i++) {
+        status = config_alert_read(&document->alerts[i], origin, &config->alerts[i], error);
+        for (uint32_t k = 0; status == FIRE_OK && k < i; k++)
+            if (strcmp(config->alerts[k].name, config->alerts[i].name) == 0)
+                status = fire_fail(error, FIRE_BAD_REQUEST, "alerts",
+                                   "alert %s is listed twice (%s); keep one entry",
+                                   config->alerts[i].name, origin);
+        config->alert_count = i + 1;
     }
     if (status != FIRE_OK)
         yaml_file_one_line(error);

@@ -1,5 +1,6 @@
 /* config_file: the settings of a YAML file: flat keys by name, `listen` a list, `tenants` a list of
- * {name, weight, bytes_max, streams_max, calls_max, device_share_max}. */
+ * {name, weight, bytes_max, streams_max, calls_max, device_share_max}, `alerts` a list of {name,
+ * run, layer, statistic, kind, op, value, window, hold}. */
 #ifndef FIRED_CONFIG_FILE_H
 #define FIRED_CONFIG_FILE_H
 
@@ -26,5 +27,10 @@ FIRE_NODISCARD enum fire_status config_file_apply(const struct config_file *file
 FIRE_NODISCARD enum fire_status config_file_apply_tenants(const struct config_file *file,
                                                           struct config *config,
                                                           struct fire_error *error);
+
+/* Puts the rules of `alerts` into `config`. */
+FIRE_NODISCARD enum fire_status config_file_apply_alerts(const struct config_file *file,
+                                                         struct config *config,
+                                                         struct fire_error *error);
 
 #endif

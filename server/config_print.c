@@ -27,6 +27,46 @@ static void print_tenants(const struct config *config, FILE *file)
     }
 }
 
+/* Numbers read back to what they were; names and globs hold no quotes or are escaped. */
+static void print_quoted(const char *text, FILE *file)
+{
+    fputc('"', file);
+    for (; *text; text++) {
+        if (*text == '"' || *text == '\\')
+            fputc('\\', file);
+        fputc(*text, file);
+    }
+    fputc('"', file);
+}
+
+static void print_alerts(const struct config *config, FILE *file)
+{
+    if (config->alert_count == 0)
+        return;
+    fputs("\n# rules over what runs report\nalerts:\n", file);
+    for (uint32_t i = 0; i < config->alert_count; i++) {
+        const struct alert_rule *rule = &config->alerts[i];
+        char number[32];
+
+        fprintf(file, "  - { name: \"%s\", run: ", rule->name);
+        print_quoted(rule->run, file);
+        fputs(", layer: ", file);
+        print_quoted(rule->layer, file);
+        fprintf(file, ", statistic: \"%s\", kind: %s", rule->statistic,
+                alert_kind_name(rule->kind));
+        if (rule->kind != ALERT_NO_DATA) {
+            config_write_double(rule->value, number, sizeof(number));
+            fprintf(file, ", op: \"%s\", value: %s", rule->below ? "<" : ">", number);
+        }
+        if (rule->kind != ALERT_THRESHOLD) {
+            config_write_double(rule->window, number, sizeof(number));
+            fprintf(file, ", window: %s", number);
+        }
+        config_write_double(rule->hold_s, number, sizeof(number));
+        fprintf(file, ", hold: %s }\n", number);
+    }
+}
+
 void config_write(const struct config *config, FILE *file)
 {
     for (size_t i = 0; i < config_option_count; i++) {
@@ -41,6 +81,7 @@ void config_write(const struct config *config, FILE *file)
         fputc('\n', file);
     }
     print_tenants(config, file);
+    print_alerts(config, file);
 }
 
 void config_print(const struct config *config)
@@ -91,5 +132,16 @@ void config_print_example(FILE *file)
           "#tenants:\n"
           "#  - { name: trainer, weight: 3, bytes_max: 2GiB, streams_max: 64, calls_max: 1024,\n"
           "#      device_share_max: 1 }\n",
+          file);
+    fputs("\n# rules over what runs report: kind threshold (op and value), slope (change per step\n"
+          "# over a window of steps) or no_data (a window of seconds); globs of run and layer, a\n"
+          "# layer \"\" is the whole run; hold: seconds it must hold before it fires\n"
+          "#alerts:\n"
+          "#  - { name: silent-units, run: \"*\", layer: \"*\", statistic: dormant_ratio, op: "
+          "\">\",\n"
+          "#      value: 0.3, hold: 60 }\n"
+          "#  - { name: loss-rises, layer: \"\", statistic: loss, kind: slope, value: 0.001,\n"
+          "#      window: 1000 }\n"
+          "#  - { name: gone, layer: \"\", statistic: loss, kind: no_data, window: 600 }\n",
           file);
 }

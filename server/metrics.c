@@ -220,6 +220,21 @@ static const struct family families[METRIC_COUNT] = {
                                  { NULL },
                                  NULL,
                                  "Recordings that found no room and were dropped." },
+    [METRIC_ALERTS_FIRING] = { "fired_alerts_firing",
+                               GAUGE,
+                               { "rule" },
+                               NULL,
+                               "Series for which an alert's rule fires." },
+    [METRIC_ALERT_CHANGES] = { "fired_alert_changes_total",
+                               COUNTER,
+                               { "rule", "state" },
+                               NULL,
+                               "Times an alert of a series came into a state." },
+    [METRIC_WEBHOOKS] = { "fired_webhooks_total",
+                          COUNTER,
+                          { "result" },
+                          NULL,
+                          "Deliveries to the webhook of alerts." },
 };
 
 struct series {

@@ -52,6 +52,10 @@ enum metric {
     METRIC_HISTORY_UP,      /* gauge fired_history_up */
     METRIC_HISTORY_POINTS,  /* counter fired_history_points_total, stored */
     METRIC_HISTORY_DROPPED, /* counter fired_history_dropped_total: recordings without room */
+    /* alerts */
+    METRIC_ALERTS_FIRING, /* gauge fired_alerts_firing{rule} */
+    METRIC_ALERT_CHANGES, /* counter fired_alert_changes_total{rule,state} */
+    METRIC_WEBHOOKS,      /* counter fired_webhooks_total{result}: sent, retried, failed, dropped */
     METRIC_COUNT,
 };
 
