@@ -56,10 +56,15 @@ static char *run_of(const struct fire_client *client, const char *run)
 
 /* --- report ----------------------------------------------------------------------------------- */
 
-/* Messages of a report, in one piece of memory each. */
+/* Messages of a report, in one piece of memory each. Points of one layer and statistic become one
+ * series, so that names travel once. */
 struct report_parts {
+    const struct fire_point **order; /* by layer and statistic, otherwise as given */
+    int64_t *steps;
+    double *values;
     Fire__V1__Series *series;
     Fire__V1__Series **series_list;
+    size_t series_count;
     Fire__V1__RunInfo__LabelsEntry *labels;
     Fire__V1__RunInfo__LabelsEntry **label_list;
     size_t label_count;
@@ -67,10 +72,74 @@ struct report_parts {
 
 static void parts_release(struct report_parts *parts)
 {
+    free(parts->order);
+    free(parts->steps);
+    free(parts->values);
     free(parts->series);
     free(parts->series_list);
     free(parts->labels);
     free(parts->label_list);
+}
+
+static bool parts_allocate(struct report_parts *parts, size_t count)
+{
+    parts->order = calloc(count + 1, sizeof(*parts->order));
+    parts->steps = calloc(count + 1, sizeof(*parts->steps));
+    parts->values = calloc(count + 1, sizeof(*parts->values));
+    parts->series = calloc(count + 1, sizeof(*parts->series));
+    parts->series_list = calloc(count + 1, sizeof(*parts->series_list));
+    parts->labels = calloc(parts->label_count + 1, sizeof(*parts->labels));
+    parts->label_list = calloc(parts->label_count + 1, sizeof(*parts->label_list));
+    return parts->order && parts->steps && parts->values && parts->series && parts->series_list &&
+           parts->labels && parts->label_list;
+}
+
+static const char *text_or_empty(const char *text)
+{
+    return text ? text : "";
+}
+
+static int compare_names(const struct fire_point *a, const struct fire_point *b)
+{
+    const int layers = strcmp(text_or_empty(a->layer), text_or_empty(b->layer));
+
+    return layers ? layers : strcmp(text_or_empty(a->statistic), text_or_empty(b->statistic));
+}
+
+/* Points of one name keep their order: they lie in one array, so their addresses tell it. */
+static int compare_points(const void *left, const void *right)
+{
+    const struct fire_point *a = *(const struct fire_point *const *)left;
+    const struct fire_point *b = *(const struct fire_point *const *)right;
+    const int names = compare_names(a, b);
+
+    return names ? names : (a > b) - (a < b);
+}
+
+static void parts_fill_series(struct report_parts *parts, const struct fire_report *report)
+{
+    for (size_t i = 0; i < report->count; i++)
+        parts->order[i] = &report->points[i];
+    qsort(parts->order, report->count, sizeof(*parts->order), compare_points);
+    for (size_t i = 0; i < report->count; i++) {
+        const struct fire_point *point = parts->order[i];
+        Fire__V1__Series *series;
+
+        if (i == 0 || compare_names(point, parts->order[i - 1]) != 0) {
+            series = &parts->series[parts->series_count];
+            *series = (Fire__V1__Series)FIRE__V1__SERIES__INIT;
+            series->layer = (char *)text_or_empty(point->layer);
+            series->statistic = (char *)text_or_empty(point->statistic);
+            series->steps = &parts->steps[i];
+            series->values = &parts->values[i];
+            parts->series_list[parts->series_count++] = series;
+        }
+        series = &parts->series[parts->series_count - 1];
+        parts->steps[i] = point->step;
+        parts->values[i] = point->value;
+        series->n_steps++;
+        series->n_values++;
+    }
 }
 
 static bool parts_init(struct report_parts *parts, const struct fire_report *report)
@@ -78,11 +147,7 @@ static bool parts_init(struct report_parts *parts, const struct fire_report *rep
     while (report->labels && report->labels[2 * parts->label_count] &&
            report->labels[2 * parts->label_count + 1])
         parts->label_count++;
-    parts->series = calloc(report->count + 1, sizeof(*parts->series));
-    parts->series_list = calloc(report->count + 1, sizeof(*parts->series_list));
-    parts->labels = calloc(parts->label_count + 1, sizeof(*parts->labels));
-    parts->label_list = calloc(parts->label_count + 1, sizeof(*parts->label_list));
-    if (!parts->series || !parts->series_list || !parts->labels || !parts->label_list)
+    if (!parts_allocate(parts, report->count))
         return false;
     for (size_t i = 0; i < parts->label_count; i++) {
         parts->labels[i] = (Fire__V1__RunInfo__LabelsEntry)FIRE__V1__RUN_INFO__LABELS_ENTRY__INIT;
@@ -90,18 +155,7 @@ static bool parts_init(struct report_parts *parts, const struct fire_report *rep
         parts->labels[i].value = (char *)report->labels[2 * i + 1];
         parts->label_list[i] = &parts->labels[i];
     }
-    for (size_t i = 0; i < report->count; i++) {
-        const struct fire_point *point = &report->points[i];
-        Fire__V1__Series *series = &parts->series[i];
-
-        *series = (Fire__V1__Series)FIRE__V1__SERIES__INIT;
-        series->layer = point->layer ? (char *)point->layer : series->layer;
-        series->statistic = point->statistic ? (char *)point->statistic : series->statistic;
-        series->steps = (int64_t *)&point->step;
-        series->values = (double *)&point->value;
-        series->n_steps = series->n_values = 1;
-        parts->series_list[i] = series;
-    }
+    parts_fill_series(parts, report);
     return true;
 }
 
@@ -134,7 +188,7 @@ enum fire_status fire_client_report(struct fire_client *client, const struct fir
     request.run = run_of(client, report->run);
     request.info = &info;
     request.series = parts.series_list;
-    request.n_series = report->count;
+    request.n_series = parts.series_count;
     request.time_ms = report->time_ms;
     status = ask(client, "Report", &request.base, &fire__v1__report_response__descriptor, &answer,
                  error);
