@@ -202,13 +202,14 @@ static Fire__V1__QueryResponse *ask(struct export *export, char *layer, int64_t 
     request.run = export->run->run;
     request.layers = &layer;
     request.n_layers = 1;
-    request.whole_run = !layer[0];
     request.statistics = export->args->statistics.items;
     request.n_statistics = export->args->statistics.count;
     request.step_min = first;
     request.step_max = last;
     request.resolution = RESOLUTION_MAX;
     request.aggregate = FIRE__V1__AGGREGATE__AGGREGATE_ALL;
+    if (!layer[0])
+        return monitor_query_whole(export->admin, &request, code);
     return (Fire__V1__QueryResponse *)monitor_ask(export->admin, "Query", &request.base,
                                                   &fire__v1__query_response__descriptor, code);
 }
@@ -247,14 +248,15 @@ static enum firectl_exit export_layer(struct export *export, char *layer)
         Fire__V1__QueryResponse *answer = ask(export, layer, first, last ? last : 1, &code);
         const bool whole = answer && (answer->cell_steps <= 1 || width <= RESOLUTION_MAX);
 
-        if (whole) {
+        if (!answer) {
+            break; /* refused, or the run has no statistics of its own */
+        } else if (whole) {
             code = take(export, layer, answer);
             first = last + 1;
         } else {
             width = width / 2 > RESOLUTION_MAX ? width / 2 : RESOLUTION_MAX;
         }
-        if (answer)
-            fire__v1__query_response__free_unpacked(answer, NULL);
+        fire__v1__query_response__free_unpacked(answer, NULL);
     }
     return code;
 }

@@ -52,6 +52,26 @@ Fire__V1__ListRunsResponse *monitor_find_run(struct admin *admin, const char *ru
     return answer;
 }
 
+Fire__V1__QueryResponse *monitor_query_whole(struct admin *admin, Fire__V1__QueryRequest *request,
+                                             enum firectl_exit *code)
+{
+    static char none[] = "";
+    char *layers[] = { none };
+    struct admin_failure failure = { 0 };
+    Fire__V1__QueryResponse *answer;
+
+    request->layers = layers;
+    request->n_layers = 1;
+    request->whole_run = true;
+    answer = (Fire__V1__QueryResponse *)admin_call(admin, "/fire.v1.MonitorService/Query",
+                                                   &request->base,
+                                                   &fire__v1__query_response__descriptor, &failure);
+    request->layers = NULL;
+    request->n_layers = 0;
+    *code = answer || failure.code == NOT_FOUND ? FIRECTL_DONE : admin_fail(admin, &failure);
+    return answer;
+}
+
 enum firectl_exit monitor_print_json(json_t *object)
 {
     const int failed =

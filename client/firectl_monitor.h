@@ -21,6 +21,11 @@ ProtobufCMessage *monitor_ask(struct admin *admin, const char *method,
 Fire__V1__ListRunsResponse *monitor_find_run(struct admin *admin, const char *run,
                                              enum firectl_exit *code);
 
+/* Query of the statistics of the whole run: `request` with its layers replaced. NULL with code
+ * FIRECTL_DONE: the run has none. */
+Fire__V1__QueryResponse *monitor_query_whole(struct admin *admin, Fire__V1__QueryRequest *request,
+                                             enum firectl_exit *code);
+
 /* Prints `object` as one line and releases it. NULL stands for an allocation that failed. */
 enum firectl_exit monitor_print_json(json_t *object);
 

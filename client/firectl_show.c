@@ -15,6 +15,17 @@
 #define PERCENT_LOW       2u
 #define PERCENT_HIGH      98u
 
+/* What the command works with. */
+struct show {
+    const struct firectl_args *args;
+    struct admin *admin;
+    int columns;
+    char **statistics; /* to draw */
+    size_t statistic_count;
+    Fire__V1__QueryResponse *answer; /* of layers */
+    Fire__V1__QueryResponse *whole;  /* of the whole run; NULL: none */
+};
+
 struct picture {
     int name_columns;
     int columns; /* of the picture itself */
@@ -203,7 +214,7 @@ static void print_scale(const struct picture *picture)
     printf(" %.4g%s\n", high, picture->logarithmic ? " (logarithmic)" : "");
 }
 
-static enum firectl_exit print_json(const Fire__V1__QueryResponse *answer)
+static enum firectl_exit print_json(const Fire__V1__QueryResponse *answer, bool events)
 {
     enum firectl_exit code = FIRECTL_DONE;
 
@@ -220,7 +231,7 @@ static enum firectl_exit print_json(const Fire__V1__QueryResponse *answer)
             json_object_set_new(object, "max", monitor_numbers_json(cells->max, cells->n_max));
         code = monitor_print_json(object);
     }
-    for (size_t i = 0; i < answer->n_events && code == FIRECTL_DONE; i++)
+    for (size_t i = 0; events && i < answer->n_events && code == FIRECTL_DONE; i++)
         code = monitor_print_json(monitor_event_json(answer->events[i]));
     return code;
 }
@@ -246,38 +257,40 @@ static bool print_statistic(struct picture *picture, const Fire__V1__QueryRespon
     return done;
 }
 
-static enum firectl_exit print_picture(const struct firectl_args *args,
-                                       const Fire__V1__RunSummary *run,
-                                       const Fire__V1__QueryResponse *answer, int columns)
+/* The first column is as wide as the longest name, up to a limit. */
+static void fit_names(struct picture *picture, const Fire__V1__QueryResponse *answer)
 {
-    struct picture picture = { .color = firectl_color(args, stdout),
-                               .first_step = args->from_step > run->first_step ? args->from_step
-                                                                               : run->first_step,
-                               .last_step = args->to_step ? args->to_step : run->last_step };
-    bool done = true;
-    size_t whole = 0;
-
-    for (size_t i = 0; i < answer->n_series; i++) {
+    for (size_t i = 0; answer && i < answer->n_series; i++) {
         const Fire__V1__Cells *cells = answer->series[i];
         const size_t length = strlen(cells->layer[0] ? cells->layer : cells->statistic);
 
-        if ((int)length > picture.name_columns)
-            picture.name_columns = (int)length;
+        if ((int)length > picture->name_columns)
+            picture->name_columns = (int)length;
     }
-    if (picture.name_columns > NAME_COLUMNS_MAX)
-        picture.name_columns = NAME_COLUMNS_MAX;
-    picture.columns = columns - picture.name_columns - VALUE_COLUMNS - 1;
-    if (args->statistics.count == 0)
-        done = print_statistic(&picture, answer, STATISTIC_DEFAULT);
-    for (size_t i = 0; done && i < args->statistics.count; i++)
-        done = print_statistic(&picture, answer, args->statistics.items[i]);
-    for (size_t i = 0; done && i < answer->n_series; i++) {
-        if (!answer->series[i]->layer[0]) {
-            if (!whole++)
-                printf("\nwhole run\n");
-            done = print_row(&picture, answer->series[i], true);
-        }
-    }
+    if (picture->name_columns > NAME_COLUMNS_MAX)
+        picture->name_columns = NAME_COLUMNS_MAX;
+}
+
+static enum firectl_exit print_picture(const struct show *show, const Fire__V1__RunSummary *run)
+{
+    const struct firectl_args *args = show->args;
+    const Fire__V1__QueryResponse *answer = show->answer, *whole = show->whole;
+    struct picture picture = { .color = firectl_color(args, stdout),
+                               .first_step = args->from_step > run->first_step ? args->from_step
+                                                                               : run->first_step,
+                               .last_step = args->to_step ? args->to_step : run->last_step,
+                               .name_columns = (int)strlen("reinit") };
+    bool done = true;
+
+    fit_names(&picture, answer);
+    fit_names(&picture, whole);
+    picture.columns = show->columns - picture.name_columns - VALUE_COLUMNS - 1;
+    for (size_t i = 0; done && i < show->statistic_count; i++)
+        done = print_statistic(&picture, answer, show->statistics[i]);
+    if (whole && whole->n_series)
+        printf("\nwhole run\n");
+    for (size_t i = 0; done && whole && i < whole->n_series; i++)
+        done = print_row(&picture, whole->series[i], true);
     if (answer->n_events)
         printf("\nevents\n");
     for (size_t i = answer->n_events; i-- > 0 && answer->n_events - i <= EVENTS_SHOWN;)
@@ -302,51 +315,83 @@ static void print_head(const Fire__V1__RunSummary *run)
            run->last_step, run->points, ago);
 }
 
-/* Statistics of the whole run are shown below the picture. */
-static Fire__V1__QueryResponse *ask(const struct firectl_args *args, struct admin *admin,
-                                    uint32_t resolution, enum firectl_exit *code)
+/* DfI, or whatever the run has. */
+static char *statistic_default(const Fire__V1__RunSummary *run)
 {
     static char fallback[] = STATISTIC_DEFAULT;
-    char *statistics_default[] = { fallback };
+
+    for (size_t i = 0; i < run->n_statistics; i++) {
+        if (strcmp(run->statistics[i], STATISTIC_DEFAULT) == 0)
+            return fallback;
+    }
+    return run->n_statistics ? run->statistics[0] : fallback;
+}
+
+static Fire__V1__QueryResponse *ask(struct show *show, enum firectl_exit *code)
+{
+    const struct firectl_args *args = show->args;
     Fire__V1__QueryRequest request = FIRE__V1__QUERY_REQUEST__INIT;
+    Fire__V1__QueryResponse *answer;
 
     request.run = (char *)args->inputs[0];
     request.layers = args->layers.items;
     request.n_layers = args->layers.count;
-    request.statistics = args->statistics.count ? args->statistics.items : statistics_default;
-    request.n_statistics = args->statistics.count ? args->statistics.count : 1;
+    request.statistics = show->statistics;
+    request.n_statistics = show->statistic_count;
     request.step_min = args->from_step;
     request.step_max = args->to_step;
-    request.resolution = resolution;
+    request.resolution = (uint32_t)show->columns;
     request.aggregate = FIRE__V1__AGGREGATE__AGGREGATE_ALL;
-    request.whole_run = true;
-    return (Fire__V1__QueryResponse *)monitor_ask(admin, "Query", &request.base,
-                                                  &fire__v1__query_response__descriptor, code);
+    answer = (Fire__V1__QueryResponse *)monitor_ask(show->admin, "Query", &request.base,
+                                                    &fire__v1__query_response__descriptor, code);
+    if (!answer || args->layers.count)
+        return answer;
+    request.statistics = NULL;
+    request.n_statistics = 0;
+    show->whole = monitor_query_whole(show->admin, &request, code);
+    if (*code == FIRECTL_DONE)
+        return answer;
+    fire__v1__query_response__free_unpacked(answer, NULL);
+    return NULL;
+}
+
+static enum firectl_exit show_run(struct show *show, const Fire__V1__RunSummary *run)
+{
+    const struct firectl_args *args = show->args;
+    char *fallback = statistic_default(run);
+    enum firectl_exit code;
+
+    show->statistics = args->statistics.count ? args->statistics.items : &fallback;
+    show->statistic_count = args->statistics.count ? args->statistics.count : 1;
+    show->answer = ask(show, &code);
+    if (show->answer && args->json) {
+        code = print_json(show->answer, true);
+        if (code == FIRECTL_DONE && show->whole)
+            code = print_json(show->whole, false);
+    } else if (show->answer) {
+        print_head(run);
+        code = print_picture(show, run);
+    }
+    if (show->answer)
+        fire__v1__query_response__free_unpacked(show->answer, NULL);
+    if (show->whole)
+        fire__v1__query_response__free_unpacked(show->whole, NULL);
+    return code;
 }
 
 enum firectl_exit firectl_show(const struct firectl_args *args)
 {
-    const int columns = monitor_width(args);
+    struct show show = { .args = args, .columns = monitor_width(args) };
     Fire__V1__ListRunsResponse *runs = NULL;
-    Fire__V1__QueryResponse *answer = NULL;
-    struct admin *admin;
-    enum firectl_exit code = admin_open(args, &admin);
+    enum firectl_exit code = admin_open(args, &show.admin);
 
     if (code != FIRECTL_DONE)
         return code;
-    runs = monitor_find_run(admin, args->inputs[0], &code);
-    if (runs)
-        answer = ask(args, admin, (uint32_t)columns, &code);
-    if (answer && args->json)
-        code = print_json(answer);
-    if (answer && !args->json) {
-        print_head(runs->runs[0]);
-        code = print_picture(args, runs->runs[0], answer, columns);
-    }
-    if (answer)
-        fire__v1__query_response__free_unpacked(answer, NULL);
-    if (runs)
+    runs = monitor_find_run(show.admin, args->inputs[0], &code);
+    if (runs) {
+        code = show_run(&show, runs->runs[0]);
         fire__v1__list_runs_response__free_unpacked(runs, NULL);
-    admin_close(admin);
+    }
+    admin_close(show.admin);
     return code;
 }

@@ -200,6 +200,19 @@ static enum fire_status check_budget(const struct config *config, struct fire_er
     return FIRE_OK;
 }
 
+/* A secret is there to be used, and an address is one that can be sent to. */
+static enum fire_status check_alerts(const struct config *config, struct fire_error *error)
+{
+    const char *url = config->alert_webhook;
+
+    if (url[0] && strncmp(url, "http://", 7) != 0 && strncmp(url, "https://", 8) != 0)
+        return fire_fail(error, FIRE_BAD_REQUEST, "alert_webhook",
+                         "alert_webhook must be http://… or https://…, got \"%.100s\"", url);
+    if (config->alert_secret_file[0])
+        return check_file("alert_secret_file", config->alert_secret_file, error);
+    return FIRE_OK;
+}
+
 enum fire_status config_check(const struct config *config, struct fire_error *error)
 {
     enum fire_status status = check_tls(config, error);
@@ -209,6 +222,8 @@ enum fire_status config_check(const struct config *config, struct fire_error *er
         status = check_addresses(config, error);
     if (status == FIRE_OK)
         status = check_budget(config, error);
+    if (status == FIRE_OK)
+        status = check_alerts(config, error);
     if (status == FIRE_OK)
         status = auth_open(config->credentials, &auth, error);
     auth_close(auth);

@@ -84,12 +84,20 @@ static void count_job(struct monitor *monitor, const struct monitor_job *job)
         metrics_add(monitor->settings.metrics, METRIC_HISTORY_DROPPED, NULL, NULL, 1);
 }
 
+/* What is on disk now goes to those who watch and to the alerts. */
+static void tell(struct monitor *monitor, const struct monitor_job *job)
+{
+    monitor_watches_tell(monitor, job);
+    if (monitor->settings.stored && job->entry.report)
+        monitor->settings.stored(monitor->settings.data, job->tenant, job->entry.report);
+}
+
 static void job_finish(struct monitor *monitor, struct monitor_job *job)
 {
     monitor->unfinished--;
     count_job(monitor, job);
     if (job->method == MONITOR_REPORT && job->status == FIRE_OK)
-        monitor_watches_tell(monitor, job);
+        tell(monitor, job);
     if (job->done)
         job->done(job->status, job->status == FIRE_OK ? job->response : NULL, &job->error,
                   job->data);

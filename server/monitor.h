@@ -41,6 +41,8 @@ struct monitor_settings {
     struct metrics *metrics;     /* may be NULL */
     /* The store can be used, or not any more; on the loop. May be NULL. */
     void (*changed)(void *data, bool up);
+    /* Points of `tenant` were stored; on the loop. May be NULL. */
+    void (*stored)(void *data, const char *tenant, const Fire__V1__ReportRequest *report);
     void *data;
 };
 

@@ -14,6 +14,7 @@
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
+#include "alerts_run.h"
 #include "clock.h"
 #include "http.h"
 #include "log.h"
@@ -113,6 +114,8 @@ void server_reload(struct server *server)
     if (status == FIRE_OK)
         status = auth_open(fresh.credentials, &auth, &error);
     if (status == FIRE_OK)
+        status = alerts_run_reload(server->alerts, &fresh, &error);
+    if (status == FIRE_OK)
         status = apply_tenants(server, &fresh, &error);
     if (status == FIRE_OK) {
         auth_close(server->auth);
@@ -120,7 +123,7 @@ void server_reload(struct server *server)
         auth = NULL;
         log_set_level(fresh.log_level);
         rpc_server_reload(server->rpc);
-        log_info("reloaded", LOG_TEXT("applied", "credentials, tenant limits, log level"));
+        log_info("reloaded", LOG_TEXT("applied", "credentials, tenant limits, alerts, log level"));
     } else {
         log_error("reload_failed", LOG_TEXT("field", error.field),
                   LOG_TEXT("message", error.message),
@@ -178,12 +181,22 @@ static void on_monitor_closed(void *data)
         on_device_closed(life);
 }
 
-static void on_rpc_closed(void *data)
+static void on_alerts_closed(void *data)
 {
     struct life *life = data;
 
-    life->server->rpc = NULL;
     monitor_close(life->server->monitor, on_monitor_closed, life);
+}
+
+static void on_rpc_closed(void *data)
+{
+    struct life *life = data;
+    struct server *server = life->server;
+    struct alerts_run *alerts = server->alerts;
+
+    life->server->rpc = NULL;
+    server->alerts = NULL; /* points stored from now on alert nobody */
+    alerts_run_close(alerts, on_alerts_closed, life);
 }
 
 static void on_http_closed(void *data)
@@ -350,11 +363,33 @@ static enum fire_status open_core(struct server *server, struct fire_error *erro
     return status;
 }
 
+static void on_stored(void *data, const char *tenant, const Fire__V1__ReportRequest *report)
+{
+    struct server *server = data;
+
+    if (server->alerts)
+        alerts_run_points(server->alerts, tenant, report->run, report->series, report->n_series);
+}
+
+static void store_alert(void *data, const char *tenant, const Fire__V1__Event *event)
+{
+    struct server *server = data;
+
+    monitor_add_event(server->monitor, tenant, event);
+}
+
 static enum fire_status open_doors(struct server *server, struct fire_error *error)
 {
-    const struct monitor_settings settings = { .config = &server->config,
-                                               .metrics = server->metrics };
+    const struct monitor_settings settings = {
+        .config = &server->config, .metrics = server->metrics, .stored = on_stored, .data = server
+    };
+    const struct alerts_run_settings alerts = {
+        .config = &server->config, .metrics = server->metrics, .store = store_alert, .data = server
+    };
     enum fire_status status = monitor_open(&server->loop, &settings, &server->monitor, error);
+
+    if (status == FIRE_OK)
+        status = alerts_run_open(&server->loop, &alerts, &server->alerts, error);
 
     if (status == FIRE_OK)
         status = rpc_server_open(server, &server->rpc, error);

@@ -20,6 +20,7 @@
 
 struct rpc_server;
 struct http;
+struct alerts_run;
 struct monitor;
 
 struct server {
@@ -32,7 +33,8 @@ struct server {
     struct arena *arena;    /* slots of matrices */
     struct device *device;
     struct scheduler *scheduler;
-    struct monitor *monitor; /* the history; never NULL while calls are served */
+    struct monitor *monitor;   /* the history; never NULL while calls are served */
+    struct alerts_run *alerts; /* NULL once the daemon closes */
     struct rpc_server *rpc;
     struct http *http;
     uint64_t started_ns;
