@@ -106,7 +106,7 @@ void config_print_example(FILE *file)
     fputs("# fired.yaml: every setting of fired with its default. Take the # away to change one.\n"
           "# A variable FIRED_<NAME> wins over this file, and a flag --<name> over both.\n"
           "# fired --config fired.yaml --print-config shows what comes out.\n"
-          "# kill -HUP reads tokens, limits, alerts and the log level again without dropping calls.\n",
+          "# kill -HUP reads tokens, limits, alerts and the log level again, dropping no calls.\n",
           file);
     for (size_t i = 0; i < config_option_count; i++) {
         const struct config_option *option = &config_options[i];

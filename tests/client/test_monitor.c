@@ -1,5 +1,5 @@
-/* libfire's calls about history, against the real daemon on a socket of its own: what is reported is
- * there, what is asked comes as tables, what is wrong is said in words. */
+/* libfire's calls about history, against the real daemon on a socket of its own: what is reported
+ * is there, what is asked comes as tables, what is wrong is said in words. */
 #include <check.h>
 #include <math.h>
 #include <signal.h>

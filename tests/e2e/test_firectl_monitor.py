@@ -241,8 +241,8 @@ def test_watch_shows_what_comes(daemon):
 
 
 def test_names_with_control_characters_are_refused(daemon):
-    done = ask(daemon, "report", "--run", "evil", "--step", "1", "--layer", "evil \033[31m", "dfi=1",
-               code=67)
+    done = ask(daemon, "report", "--run", "evil", "--step", "1", "--layer", "evil \033[31m",
+               "dfi=1", code=67)
     assert "control character" in done.stderr and "\033" not in done.stderr
 
 

@@ -113,8 +113,8 @@ def random_labels(images, seed):
 
 
 def can_learn(model, seed, true_labels):
-    """Train accuracy on a task the network never saw, of the kind it was trained on. Permuted pixels
-    are learned faster, so fewer epochs tell networks apart."""
+    """Train accuracy on a task the network never saw, of the kind it was trained on. Permuted
+    pixels are learned faster, so fewer epochs tell networks apart."""
     images, labels = digits(seed, 1000)
     if true_labels:
         order = torch.randperm(784, generator=torch.Generator().manual_seed(10_000 + seed))
