@@ -75,6 +75,7 @@ static const struct minimax_chain *chain_for(double lower)
         if (chain->cushion == 0 && (!best || best->lower > lower))
             best = chain;
     }
+    FIRE_ASSERT(best != NULL); /* the table has chains without a cushion */
     return best;
 }
 
