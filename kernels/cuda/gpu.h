@@ -22,7 +22,7 @@
 
 /* Where the parts of a piece of work lie in a slot's device memory. */
 struct gpu_layout {
-    uint32_t count; /* matrices, padded */
+    uint32_t count; /* matrices, in whole chunks */
     float *w, *x, *y, *out;
     float *square[5]; /* r x r: G, S, T, and two more on the Gram side */
     float *split[6];  /* hi and lo of a long operand and of two square ones */
@@ -95,8 +95,9 @@ FIRE_NODISCARD enum fire_status gpu_check_blas(struct fire_device *device, const
 size_t gpu_matrix_bytes(const struct recipe *recipe);
 /* How many matrices of it a slot takes at once, a multiple of its chunk; 0: not one. */
 uint32_t gpu_capacity(const struct fire_device *device, const struct recipe *recipe);
-/* `count` rounded up to what graphs are made for. */
-uint32_t gpu_padded(const struct recipe *recipe, uint32_t count);
+/* `count` rounded up to what graphs are made for, and that to whole chunks. */
+uint32_t gpu_rounded(const struct recipe *recipe, uint32_t count);
+uint32_t gpu_chunked(const struct recipe *recipe, uint32_t count);
 void gpu_layout(const struct gpu_slot *slot, const struct recipe *recipe, uint32_t count,
                 struct gpu_layout *layout);
 /* Parts of the pinned memory. */
@@ -118,7 +119,7 @@ float *gpu_out_weights(const struct gpu_slot *slot, uint32_t count);
 /* --- gpu_graph.c ----------------------------------------------------------------------------- */
 
 /* One segment of work on a slot: `stragglers` 0 is the first, of `count` matrices; else the second,
- * of so many out of them (both padded). */
+ * of so many out of them (both rounded). */
 struct gpu_segment {
     const struct recipe *recipe;
     const struct recipe *before; /* of the first segment, for a second */
@@ -138,8 +139,9 @@ struct gpu_capture {
     struct gpu_slot *slot;
     const struct recipe *recipe;
     struct gpu_layout layout;
-    uint32_t count; /* matrices of this segment */
-    bool tf32;      /* products may round their operands */
+    uint32_t count;   /* matrices of this segment */
+    uint32_t chunked; /* those that products run over: whole chunks */
+    bool tf32;        /* products may round their operands */
     enum fire_status status;
 };
 void gpu_note(struct gpu_capture *capture, const char *call, cudaError_t error);

@@ -444,6 +444,7 @@ static enum fire_status capture_segment(struct gpu_slot *slot, const struct gpu_
     cudaError_t error;
 
     *graph = NULL;
+    capture.chunked = gpu_chunked(segment->recipe, capture.count);
     gpu_layout(slot, segment->before ? segment->before : segment->recipe, segment->count,
                &capture.layout);
     capture.status =

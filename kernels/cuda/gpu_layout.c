@@ -3,8 +3,9 @@
 #include "gpu.h"
 
 #define ALIGNMENT      256u
-#define FUSED_STEP     8u
-#define FUSED_STEP_BIG 64u
+#define ROUND_STEP     4u  /* graphs are made for multiples of it, */
+#define ROUND_STEP_BIG 16u /* from ROUND_FROM on of this */
+#define ROUND_FROM     32u
 #define COUNT_MAX      65535u /* of a grid's second dimension */
 
 /* With a NULL base it only adds up sizes. */
@@ -66,7 +67,8 @@ static size_t cut_all(char *base, const struct recipe *recipe, uint32_t count,
 void gpu_layout(const struct gpu_slot *slot, const struct recipe *recipe, uint32_t count,
                 struct gpu_layout *layout)
 {
-    (void)cut_all(slot->memory + slot->device->workspace_bytes, recipe, count, layout);
+    (void)cut_all(slot->memory + slot->device->workspace_bytes, recipe, gpu_chunked(recipe, count),
+                  layout);
 }
 
 /* An upper bound: what alignment adds is in it. */
@@ -93,13 +95,18 @@ float *gpu_out_weights(const struct gpu_slot *slot, uint32_t count)
     return (float *)(void *)(slot->out + round_up((size_t)count * FIRE_K_FIELDS * sizeof(double)));
 }
 
-uint32_t gpu_padded(const struct recipe *recipe, uint32_t count)
+uint32_t gpu_rounded(const struct recipe *recipe, uint32_t count)
 {
-    uint32_t step = recipe->chunk;
+    uint32_t step = count > ROUND_FROM ? ROUND_STEP_BIG : ROUND_STEP;
 
-    if (recipe->fused)
-        step = count > FUSED_STEP_BIG ? FUSED_STEP_BIG : FUSED_STEP;
+    if (!recipe->fused && step > recipe->chunk)
+        step = recipe->chunk;
     return (count + step - 1) / step * step;
+}
+
+uint32_t gpu_chunked(const struct recipe *recipe, uint32_t count)
+{
+    return (count + recipe->chunk - 1) / recipe->chunk * recipe->chunk;
 }
 
 uint32_t gpu_capacity(const struct fire_device *device, const struct recipe *recipe)
@@ -108,7 +115,7 @@ uint32_t gpu_capacity(const struct fire_device *device, const struct recipe *rec
     const size_t fixed = FIRE_K_PROGRAM_DOUBLES * sizeof(double) + 4 * ALIGNMENT;
     const size_t staged =
         elements * sizeof(float) + FIRE_K_FIELDS * sizeof(double) + sizeof(uint32_t);
-    const uint32_t step = recipe->fused ? FUSED_STEP : recipe->chunk;
+    const uint32_t step = recipe->fused ? ROUND_STEP_BIG : recipe->chunk;
     const size_t room = device->slot_bytes - device->workspace_bytes;
     size_t count = room / gpu_matrix_bytes(recipe);
 
@@ -118,7 +125,5 @@ uint32_t gpu_capacity(const struct fire_device *device, const struct recipe *rec
         count = (device->staging_bytes - fixed) / staged;
     if (count > COUNT_MAX)
         count = COUNT_MAX;
-    if (recipe->fused && count > FUSED_STEP_BIG)
-        return (uint32_t)(count / FUSED_STEP_BIG * FUSED_STEP_BIG);
     return (uint32_t)(count / step * step);
 }

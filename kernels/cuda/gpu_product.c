@@ -1,4 +1,5 @@
-/* gpu_product: products of all matrices of a segment, chunk by chunk.
+/* gpu_product: products of all matrices of a segment, chunk by chunk; the last chunk is filled
+ * with zeros, or with what other matrices left.
  *
  * A row-major matrix is, to cuBLAS, its transpose. So x (rows x cols) is cols x rows with leading
  * dimension cols: x^T y is y x^T there, read as its transpose here; and x m, for a symmetric m, is
@@ -32,7 +33,7 @@ static void multiply(struct gpu_capture *capture, const struct product *p, float
     const float one = 1;
     const int ld = (int)capture->recipe->cols;
 
-    for (uint32_t i = 0; i < capture->count && capture->status == FIRE_OK; i += chunk) {
+    for (uint32_t i = 0; i < capture->chunked && capture->status == FIRE_OK; i += chunk) {
         const cublasStatus_t status = device->cublas->gemm_strided(
             capture->slot->handle, CUBLAS_OP_N, p->op_b, p->m, p->n, p->k, &one,
             p->a + i * p->a_stride, CUDA_R_32F, ld, (long long)p->a_stride, p->b + i * p->b_stride,
@@ -53,11 +54,11 @@ static void multiply_split(struct gpu_capture *capture, const struct product *p,
     if (capture->status == FIRE_OK)
         gpu_note(capture, "fire_k_split",
                  fire_launch_split(capture->slot->stream, p->a, a[0], a[1],
-                                   capture->count * p->a_stride));
+                                   capture->chunked * p->a_stride));
     if (capture->status == FIRE_OK && b[0] != a[0])
         gpu_note(capture, "fire_k_split",
                  fire_launch_split(capture->slot->stream, p->b, b[0], b[1],
-                                   capture->count * p->b_stride));
+                                   capture->chunked * p->b_stride));
     capture->tf32 = true;
     part.a = a[1];
     part.b = b[0];
@@ -94,8 +95,8 @@ static void multiply_blocks(struct gpu_capture *capture, const struct product *p
 
     if (capture->status == FIRE_OK)
         gpu_note(capture, "fire_k_table",
-                 fire_launch_table(capture->slot->stream, &table, size, capture->count));
-    for (uint32_t i = 0; i < capture->count && capture->status == FIRE_OK; i += chunk) {
+                 fire_launch_table(capture->slot->stream, &table, size, capture->chunked));
+    for (uint32_t i = 0; i < capture->chunked && capture->status == FIRE_OK; i += chunk) {
         const size_t at = (size_t)i * blocks;
         const cublasStatus_t status = device->cublas->gemm_batched(
             capture->slot->handle, CUBLAS_OP_N, p->op_b, (int)side, (int)side, p->k, &one,

@@ -9,7 +9,7 @@
 
 #define LONG_ASPECT    1.5
 #define GRAM_LOWER     0.03 /* from this lower bound on the r x r side is accurate enough */
-#define SQUARE_SHARE   0.35 /* of Gaussian squares: sigma_min / sigma_max >= share / r mostly */
+#define SQUARE_SHARE   0.45 /* of Gaussian squares: sigma_min / sigma_max >= share / r mostly */
 #define LONG_SHARE     0.8  /* of long ones: of what random matrix theory expects */
 #define BLOCKS_SIDE    512u
 #define CHUNK_ELEMENTS (1u << 21)
@@ -271,7 +271,9 @@ double recipe_error(const struct recipe *recipe, const double *row)
         const struct recipe_step *step =
             &recipe->step[i < recipe->step_count ? i : recipe->step_count - 1];
 
-        sum += fmin(row[FIRE_K_HISTORY + i], recipe->cols) * slope * slope;
+        /* Before that, singular values above 1 count more than small ones. */
+        if (i + 2 >= recipe->step_count)
+            sum += fmin(row[FIRE_K_HISTORY + i], recipe->cols) * slope * slope;
         slope *= step->c[0] * step->c[2] * step->c[2] + step->c[4];
     }
     return ROUNDOFF * sqrt(sum / recipe->cols);
