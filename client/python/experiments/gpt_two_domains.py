@@ -1,0 +1,59 @@
+"""A small GPT on plays, then on documentation: what does the first phase do to the second?"""
+from __future__ import annotations
+
+import copy
+import functools
+import sys
+
+import torch
+from torch import nn
+
+from . import images, methods, text
+from .harness import Experiment, main
+
+FIRST_STEPS, SECOND_STEPS = 3000, 500
+CASES = {"10kB": 10_000, "400kB": 400_000}
+
+
+@functools.lru_cache(maxsize=len(CASES))
+def first_phase(seed: int, size: int, steps: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """Trained on the first `size` characters of the plays."""
+    model, optimizer = methods.Run(text.make_gpt, text.make_optimizer, seed).start()
+    text.train(model, optimizer, text.plays()[:size], steps, images.generator_of(seed, 1))
+    return model, optimizer
+
+
+def run_one(method: str, seed: int, quick: bool) -> dict[str, float]:
+    first, second = (500, 100) if quick else (FIRST_STEPS, SECOND_STEPS)
+    documents = text.documentation()
+    held_out = documents[-text.HELD_OUT:]
+    found: dict[str, float] = {}
+    for case, size in CASES.items():
+        run = methods.Run(text.make_gpt, text.make_optimizer, seed, official="official-gpt")
+        model, optimizer = copy.deepcopy(first_phase(seed, size, first))
+        model, optimizer = methods.apply(method, model, optimizer, run)
+        for part in range(5):
+            found[f"loss_after_{case}/{part * second // 5}"] = text.loss(model, held_out)
+            text.train(model, optimizer, documents[:-text.HELD_OUT], second // 5,
+                       images.generator_of(seed, 2, part))
+        found[f"loss_after_{case}"] = text.loss(model, held_out)
+        found[f"loss_after_{case}/{second}"] = found[f"loss_after_{case}"]
+    return found
+
+
+EXPERIMENT = Experiment(
+    name="gpt_two_domains",
+    about="Character GPT (2 layers, width 64, 4 heads, 64 characters), Adam 3e-3, batch 16; 3,000 "
+    "steps on 10 kB of plays (memorised) or 400 kB (generalised), then 500 steps on Python's "
+    "documentation. loss_after_…: nats a character on 100 kB of held-out documentation at the "
+    "end; lower is better.",
+    methods=methods.METHODS,
+    metrics=["loss_after_10kB", "loss_after_400kB"],
+    curves=["loss_after_10kB", "loss_after_400kB"],
+    curve_axis="step of the second phase",
+    run_one=run_one,
+    higher_is_better=False,
+    seeds=5)
+
+if __name__ == "__main__":
+    sys.exit(main(EXPERIMENT))
