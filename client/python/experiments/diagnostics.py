@@ -3,8 +3,9 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as functional
-from fired.torch import Watch
 from torch import Tensor, nn
+
+from fired.torch import Watch
 
 from .methods import client
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 import copy
 import functools
 import sys
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -11,29 +12,35 @@ from torch import nn
 from . import images, methods, text
 from .harness import Experiment, main
 
-FIRST_STEPS, SECOND_STEPS = 3000, 500
+
+class Size(NamedTuple):
+    first: int  # steps on plays
+    second: int  # steps on documentation
+
+
+SIZES = {"full": Size(3000, 500), "quick": Size(300, 50), "tiny": Size(2, 5)}
 CASES = {"10kB": 10_000, "400kB": 400_000}
 
 
 @functools.lru_cache(maxsize=len(CASES))
-def first_phase(seed: int, size: int, steps: int) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """Trained on the first `size` characters of the plays."""
+def first_phase(seed: int, characters: int, steps: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """Trained on the beginning of the plays."""
     model, optimizer = methods.Run(text.make_gpt, text.make_optimizer, seed).start()
-    text.train(model, optimizer, text.plays()[:size], steps, images.generator_of(seed, 1))
+    text.train(model, optimizer, text.plays()[:characters], steps, images.generator_of(seed, 1))
     return model, optimizer
 
 
-def run_one(method: str, seed: int, quick: bool) -> dict[str, float]:
-    first, second = (500, 100) if quick else (FIRST_STEPS, SECOND_STEPS)
+def run_one(method: str, seed: int, size: str) -> dict[str, float]:
+    first, second = SIZES[size]
     documents = text.documentation()
     held_out = documents[-text.HELD_OUT:]
     found: dict[str, float] = {}
-    for case, size in CASES.items():
+    for case, characters in CASES.items():
         run = methods.Run(text.make_gpt, text.make_optimizer, seed, official="official-gpt")
-        model, optimizer = copy.deepcopy(first_phase(seed, size, first))
+        model, optimizer = copy.deepcopy(first_phase(seed, characters, first))
         model, optimizer = methods.apply(method, model, optimizer, run)
         for part in range(5):
-            found[f"loss_after_{case}/{part * second // 5}"] = text.loss(model, held_out)
+            found[f"loss_after_{case}/{part * second // 5}"] = text.loss(model, held_out, 96)
             text.train(model, optimizer, documents[:-text.HELD_OUT], second // 5,
                        images.generator_of(seed, 2, part))
         found[f"loss_after_{case}"] = text.loss(model, held_out)

@@ -1,6 +1,6 @@
 """What every experiment shares: the command line, the runs, the results, the picture.
 
-An experiment is a function run_one(method, seed, quick) -> {metric: value}. The harness calls it
+An experiment is a function run_one(method, seed, size) -> {metric: value}. The harness calls it
 for every method and seed that the results file does not have yet, and writes the file after each
 run, so that a run that was stopped goes on where it was.
 """
@@ -36,7 +36,8 @@ class Row(TypedDict):
     value: float
 
 
-RunOne = Callable[[str, int, bool], Mapping[str, float]]
+SIZES = ("full", "quick", "tiny")
+RunOne = Callable[[str, int, str], Mapping[str, float]]
 
 
 @dataclass(frozen=True)
@@ -197,17 +198,21 @@ def parser_of(experiment: Experiment) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=f"python -m experiments.{experiment.name}", description=experiment.about)
     parser.add_argument("--seeds", type=int, metavar="N",
-                        help=f"how many seeds ({experiment.seeds}; 2 with --quick)")
+                        help=f"how many seeds ({experiment.seeds}; fewer with --quick)")
     parser.add_argument("--first-seed", type=int, default=100, metavar="S",
                         help="the first of them (100)")
     parser.add_argument("--methods", metavar="A,B",
                         help=f"some of {','.join(experiment.methods)}")
-    parser.add_argument("--quick", action="store_true",
-                        help="a small version, under 3 minutes on two idle cores")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--quick", dest="size", action="store_const", const="quick",
+                      help="a small version, under 3 minutes on two idle cores")
+    size.add_argument("--tiny", dest="size", action="store_const", const="tiny",
+                      help="the smallest version: shows that it runs, and nothing else")
+    parser.set_defaults(size="full")
     parser.add_argument("--out", type=pathlib.Path, metavar="FILE",
                         help="the results, a JSON list; beside it a .png and a .md (results/"
-                        f"{experiment.name}.json; with --quick .cache/quick/{experiment.name}"
-                        ".json). Runs that are in it are not run again")
+                        f"{experiment.name}.json; smaller sizes .cache/SIZE/"
+                        f"{experiment.name}.json). Runs that are in it are not run again")
     parser.add_argument("--again", action="store_true", help="forget the results file first")
     parser.add_argument("--report", action="store_true",
                         help="run nothing: make the .png and .md of the results file again")
@@ -219,7 +224,7 @@ def parser_of(experiment: Experiment) -> argparse.ArgumentParser:
 def output_of(experiment: Experiment, arguments: argparse.Namespace) -> pathlib.Path:
     if arguments.out is not None:
         return pathlib.Path(arguments.out)
-    folder = RESULTS.parent / ".cache" / "quick" if arguments.quick else RESULTS
+    folder = RESULTS if arguments.size == "full" else RESULTS.parent / ".cache" / arguments.size
     return folder / f"{experiment.name}.json"
 
 
@@ -227,14 +232,14 @@ def command_of(experiment: Experiment, arguments: argparse.Namespace, seeds: int
     """The command that makes the whole file, whatever parts it was made in."""
     words = ["python", "-m", f"experiments.{experiment.name}", "--seeds", str(seeds),
              "--first-seed", str(arguments.first_seed)]
-    return shlex.join(words + (["--quick"] if arguments.quick else []))
+    return shlex.join(words + ([] if arguments.size == "full" else [f"--{arguments.size}"]))
 
 
 def seeds_in(rows: Sequence[Row]) -> int:
     return len({row["seed"] for row in rows})
 
 
-def run_all(experiment: Experiment, methods: Sequence[str], seeds: Sequence[int], quick: bool,
+def run_all(experiment: Experiment, methods: Sequence[str], seeds: Sequence[int], size: str,
             path: pathlib.Path) -> list[Row]:
     """Runs what the file at `path` lacks, seed by seed, and keeps it there."""
     rows = load_rows(path)
@@ -244,7 +249,7 @@ def run_all(experiment: Experiment, methods: Sequence[str], seeds: Sequence[int]
     progress = Progress(len(wanted))
     for method, seed in wanted:
         progress.show(f"{method}, seed {seed}")
-        values = experiment.run_one(method, seed, quick)
+        values = experiment.run_one(method, seed, size)
         rows += [Row(experiment=experiment.name, method=method, seed=seed, metric=metric,
                      value=round(float(value), 6)) for metric, value in values.items()]
         save_rows(path, rows)
@@ -268,10 +273,10 @@ def main(experiment: Experiment, arguments: Sequence[str] | None = None) -> int:
     path = output_of(experiment, parsed)
     if parsed.again and not parsed.report:
         path.unlink(missing_ok=True)
-    count = parsed.seeds or (2 if parsed.quick else experiment.seeds)
+    count = parsed.seeds or {"full": experiment.seeds, "quick": 2, "tiny": 1}[parsed.size]
     seeds = range(parsed.first_seed, parsed.first_seed + count)
     rows = load_rows(path) if parsed.report else run_all(
-        experiment, methods, seeds, parsed.quick, path)
+        experiment, methods, seeds, parsed.size, path)
     if not rows:
         parser.error(f"{path} has no results yet")
     command = command_of(experiment, parsed, seeds_in(rows))

@@ -26,9 +26,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import fired
 import torch
 from torch import Tensor, nn
+
+import fired
 
 METHODS = ("scratch", "warm", "warm-reset", "reset", "shrink-perturb", "fresh-fire",
            "official-torch", "fired-official", "fired", "fired-scale-one", "fired-no-reset",
@@ -64,7 +65,7 @@ def newton_schulz(matrix: Tensor, steps: int) -> Tensor:
     """The official loop: divide by the Frobenius norm, then cubic steps on the short side."""
     transposed = matrix.size(0) < matrix.size(1)
     x = matrix.T if transposed else matrix
-    x = x / x.norm()
+    x = torch.div(x, x.norm())
     for _ in range(steps):
         x = 1.5 * x - 0.5 * x @ (x.T @ x)
     return x.T.contiguous() if transposed else x

@@ -11,6 +11,7 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 import sys
 import time
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as functional
@@ -20,8 +21,17 @@ from . import diagnostics, images, methods
 from .harness import Experiment, main
 from .models import MLP, seeded
 
-TASKS, EPOCHS, DIGITS, LAST = 6, 12, 500, 4
 WIDTH, RATE = 64, 0.01
+
+
+class Size(NamedTuple):
+    tasks: int
+    last: int  # of the tasks, those that count
+    epochs: int
+    digits: int
+
+
+SIZES = {"full": Size(6, 4, 12, 500), "quick": Size(3, 2, 4, 500), "tiny": Size(2, 1, 1, 50)}
 
 
 def make_model(seed: int) -> nn.Module:
@@ -34,11 +44,11 @@ def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.Muon(model.parameters(), lr=RATE, weight_decay=0.0)
 
 
-def run_one(method: str, seed: int, quick: bool) -> dict[str, float]:
-    tasks, last = (3, 2) if quick else (TASKS, LAST)
+def run_one(method: str, seed: int, size: str) -> dict[str, float]:
+    tasks, last, epochs, digits = SIZES[size]
     run = methods.Run(make_model, make_optimizer, seed)
     model, optimizer = run.start()
-    large, _, _, _ = images.subset(seed, DIGITS)
+    large, _, _, _ = images.subset(seed, digits)
     x = functional.avg_pool2d(large.view(-1, 1, 28, 28), 2).flatten(1)
     found: dict[str, float] = {}
     start, spent = time.perf_counter(), 0.0
@@ -49,7 +59,7 @@ def run_one(method: str, seed: int, quick: bool) -> dict[str, float]:
             spent += time.perf_counter() - before
         generator = images.generator_of(seed, 1, task)
         y = torch.randint(0, 10, (len(x),), generator=generator)
-        images.train(model, optimizer, x, y, EPOCHS, generator)
+        images.train(model, optimizer, x, y, epochs, generator)
         found[f"task_accuracy/{task + 1:02}"] = images.accuracy(model, x, y)
         before = time.perf_counter()
         found |= diagnostics.of_model(model, x, task + 1)

@@ -2,20 +2,30 @@
 from __future__ import annotations
 
 import sys
+from typing import NamedTuple
 
 import torch
 
 from . import diagnostics, images, methods
 from .harness import Experiment, main
 
-TASKS, EPOCHS, DIGITS, TEST_DIGITS, LAST = 15, 20, 1000, 2000, 5
+
+class Size(NamedTuple):
+    tasks: int
+    last: int  # of the tasks, those that count
+    epochs: int
+    digits: int
 
 
-def run_one(method: str, seed: int, quick: bool) -> dict[str, float]:
-    tasks, epochs, last = (5, 8, 3) if quick else (TASKS, EPOCHS, LAST)
+SIZES = {"full": Size(15, 5, 20, 1000), "quick": Size(5, 3, 6, 1000), "tiny": Size(2, 1, 1, 100)}
+TEST_DIGITS = 2000
+
+
+def run_one(method: str, seed: int, size: str) -> dict[str, float]:
+    tasks, last, epochs, digits = SIZES[size]
     run = methods.Run(images.make_mlp, images.adam(3e-3), seed)
     model, optimizer = run.start()
-    x, y, test_x, test_y = images.subset(seed, DIGITS, TEST_DIGITS)
+    x, y, test_x, test_y = images.subset(seed, digits, TEST_DIGITS)
     found: dict[str, float] = {}
     for task in range(tasks):
         if task > 0:

@@ -2,22 +2,33 @@
 from __future__ import annotations
 
 import sys
+from typing import NamedTuple
 
 import torch
 
 from . import diagnostics, images, methods
 from .harness import Experiment, main
 
-TASKS, EPOCHS, DIGITS = 10, 30, 1000
-TRUE_DIGITS, TRUE_EPOCHS, TEST_DIGITS = 3000, 15, 2000
+
+class Size(NamedTuple):
+    tasks: int
+    epochs: int
+    digits: int
+    true_epochs: int
+    true_digits: int
 
 
-def run_one(method: str, seed: int, quick: bool) -> dict[str, float]:
-    tasks, epochs = (4, 15) if quick else (TASKS, EPOCHS)
+SIZES = {"full": Size(10, 30, 1000, 15, 3000), "quick": Size(4, 10, 1000, 5, 3000),
+         "tiny": Size(2, 1, 100, 1, 200)}
+TEST_DIGITS = 2000
+
+
+def run_one(method: str, seed: int, size: str) -> dict[str, float]:
+    tasks, epochs, digits, true_epochs, true_digits = SIZES[size]
     run = methods.Run(images.make_mlp, images.adam(1e-3), seed)
     model, optimizer = run.start()
-    true_x, true_y, test_x, test_y = images.subset(seed, TRUE_DIGITS, TEST_DIGITS)
-    x = true_x[:DIGITS]
+    true_x, true_y, test_x, test_y = images.subset(seed, true_digits, TEST_DIGITS)
+    x = true_x[:digits]
     found: dict[str, float] = {}
     for task in range(tasks):
         generator = images.generator_of(seed, 1, task)
@@ -26,7 +37,7 @@ def run_one(method: str, seed: int, quick: bool) -> dict[str, float]:
         found[f"task_accuracy/{task + 1:02}"] = images.accuracy(model, x, y)
         found |= diagnostics.of_model(model, x, task + 1)
         model, optimizer = methods.apply(method, model, optimizer, run)
-    images.train(model, optimizer, true_x, true_y, TRUE_EPOCHS, images.generator_of(seed, 2))
+    images.train(model, optimizer, true_x, true_y, true_epochs, images.generator_of(seed, 2))
     found["test_accuracy"] = images.accuracy(model, test_x, test_y)
     found |= diagnostics.of_model(model, x, tasks + 1)
     return found

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import random
 import sys
 from dataclasses import dataclass, field
 
@@ -17,9 +16,9 @@ from . import diagnostics, images, methods
 from .harness import Experiment, main
 from .models import QNetwork, seeded
 
-GAME, STEPS, QUICK_STEPS = "breakout", 40_000, 4_000
+GAME, STEPS = "breakout", {"full": 40_000, "quick": 6_000, "tiny": 200}
 BUFFER, BATCH, RATE, GAMMA = 30_000, 32, 5e-4, 0.99
-LEARN_FROM, TRAIN_EVERY, TARGET_EVERY = 1_000, 2, 1_000
+LEARN_FROM, TRAIN_EVERY, TARGET_EVERY = 100, 2, 1_000
 EPSILON_END, EPSILON_STEPS = 0.1, 10_000
 CHANNELS, ACTIONS = 4, 6
 
@@ -124,10 +123,9 @@ def first_half(seed: int, steps: int) -> Agent:
     return agent
 
 
-def run_one(method: str, seed: int, quick: bool) -> dict[str, float]:
-    steps = QUICK_STEPS if quick else STEPS
+def run_one(method: str, seed: int, size: str) -> dict[str, float]:
+    steps = STEPS[size]
     agent = copy.deepcopy(first_half(seed, steps))
-    random.seed(seed)
     run = methods.Run(make_model, images.adam(RATE), seed, official="official-dqn")
     probe = agent.replay.sample(np.random.default_rng(1), 512)[0]
     found = {"return_before": agent.mean_return(steps * 2 // 5, steps // 2)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 import copy
 import functools
 import sys
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -12,7 +13,15 @@ from . import images, methods
 from .harness import Experiment, main
 from .models import CNN, seeded
 
-TRAIN, TEST, EPOCHS, RATE = 4000, 1000, 15, 1e-3
+TEST, RATE = 1000, 1e-3
+
+
+class Size(NamedTuple):
+    digits: int  # of the second half; the first has half of them
+    epochs: int
+
+
+SIZES = {"full": Size(4000, 15), "quick": Size(2000, 2), "tiny": Size(100, 1)}
 
 
 def make_cnn(seed: int) -> nn.Module:
@@ -21,22 +30,23 @@ def make_cnn(seed: int) -> nn.Module:
 
 
 @functools.lru_cache(maxsize=1)
-def first_half(seed: int, quick: bool) -> tuple[nn.Module, torch.optim.Optimizer]:
+def first_half(seed: int, size: str) -> tuple[nn.Module, torch.optim.Optimizer]:
     """Trained on half of the data; every method goes on from a copy of it."""
     model, optimizer = methods.Run(make_cnn, images.adam(RATE), seed).start()
-    x, y, _, _ = images.subset(seed, TRAIN, TEST)
-    images.train(model, optimizer, x[:TRAIN // 2], y[:TRAIN // 2], 2 if quick else EPOCHS,
+    digits, epochs = SIZES[size]
+    x, y, _, _ = images.subset(seed, digits, TEST)
+    images.train(model, optimizer, x[:digits // 2], y[:digits // 2], epochs,
                  images.generator_of(seed, 1))
     return model, optimizer
 
 
-def run_one(method: str, seed: int, quick: bool) -> dict[str, float]:
+def run_one(method: str, seed: int, size: str) -> dict[str, float]:
+    digits, epochs = SIZES[size]
     run = methods.Run(make_cnn, images.adam(RATE), seed)
-    model, optimizer = copy.deepcopy(first_half(seed, quick))
+    model, optimizer = copy.deepcopy(first_half(seed, size))
     model, optimizer = methods.apply(method, model, optimizer, run)
-    x, y, test_x, test_y = images.subset(seed, TRAIN, TEST)
+    x, y, test_x, test_y = images.subset(seed, digits, TEST)
     found: dict[str, float] = {}
-    epochs = 2 if quick else EPOCHS
     for epoch in range(epochs):
         images.train(model, optimizer, x, y, 1, images.generator_of(seed, 2, epoch))
         found[f"epoch_accuracy/{epoch + 1:02}"] = images.accuracy(model, test_x, test_y)
