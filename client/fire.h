@@ -18,9 +18,9 @@
  * mallopt(M_TRIM_THRESHOLD, 1 << 30), M_TOP_PAD of 16 MiB and M_MMAP_THRESHOLD of 32 MiB at their
  * start: gRPC allocates what it receives. The library leaves malloc alone.
  *
- * fork: a remote client starts threads with its first call and not before. Open or first use it
- * after fork(); once a process has used one, a child of it may not (the call says so) unless it
- * calls exec(). A local client starts threads when it is opened. */
+ * fork: a remote client starts threads with its first call and not before, and ends them when it is
+ * closed. Open or first use it after fork(), or close all before it; while a process has one in
+ * use, a child of it may use none (the call says so) unless it calls exec(). A local client starts threads when it is opened. */
 #ifndef FIRE_H
 #define FIRE_H
 

@@ -14,8 +14,10 @@
 #define DEADLINE_S_MAX 1e7 /* a deadline beyond is cut: gRPC's clock overflows */
 #define RUN_BYTES_MAX  128u
 
-/* The process in which gRPC was first used by this library: it does not survive fork(). */
-static _Atomic pid_t grpc_process;
+/* The process in which clients use gRPC, which does not survive fork(), and how many do, in the low
+ * half. Once the last is closed all threads of gRPC are gone and either side of a fork may begin
+ * anew. */
+static _Atomic uint64_t grpc_users;
 
 double remote_now_s(void)
 {
@@ -151,26 +153,46 @@ static void *pump(void *data)
 
 /* --- connecting ------------------------------------------------------------------------------- */
 
-static enum fire_status check_process(const struct remote *remote, struct fire_error *error)
+static enum fire_status fail_forked(uint64_t process, struct fire_error *error)
 {
-    const pid_t own = getpid();
-    pid_t first = 0;
-
-    if (atomic_compare_exchange_strong(&grpc_process, &first, own))
-        first = own;
-    if (first == own && (remote->process == 0 || remote->process == own))
-        return FIRE_OK;
     return fire_fail(error, FIRE_BAD_REQUEST, NULL,
-                     "this process was forked from one (%d) that had used a remote client, whose "
-                     "threads it does not have; use clients only after fork(), or call exec()",
-                     (int)first);
+                     "this process was forked from one (%d) that had a remote client open, whose "
+                     "threads it does not have; use clients only after fork(), close them before "
+                     "it, or call exec()",
+                     (int)process);
+}
+
+/* Counts one more user of gRPC in this process. */
+static enum fire_status enter_process(struct fire_error *error)
+{
+    const uint64_t own = (uint64_t)getpid() << 32;
+    uint64_t users = atomic_load(&grpc_users);
+
+    do {
+        if (users && users >> 32 != own >> 32)
+            return fail_forked(users >> 32, error);
+    } while (!atomic_compare_exchange_weak(&grpc_users, &users, (users ? users : own) + 1));
+    return FIRE_OK;
+}
+
+static void leave_process(void)
+{
+    uint64_t users = atomic_load(&grpc_users);
+
+    while (!atomic_compare_exchange_weak(&grpc_users, &users,
+                                         (users & UINT32_MAX) == 1 ? 0 : users - 1))
+        ;
 }
 
 enum fire_status remote_connect(struct remote *remote, struct fire_error *error)
 {
-    enum fire_status status = check_process(remote, error);
+    enum fire_status status;
 
-    if (status != FIRE_OK || remote->process)
+    if (remote->process)
+        return remote->process == getpid() ? FIRE_OK
+                                           : fail_forked((uint64_t)remote->process, error);
+    status = enter_process(error);
+    if (status != FIRE_OK)
         return status;
     grpc_init();
     remote->core = remote_channel_core(remote->channel);
@@ -336,8 +358,10 @@ static void remote_close(struct fire_client *base)
     /* In a forked child gRPC's threads are gone: what it holds is left as it is. */
     if (!remote->process || ours)
         remote_channel_close(remote->channel);
-    if (remote->process && ours)
+    if (remote->process && ours) {
         grpc_shutdown_blocking();
+        leave_process();
+    }
     pthread_cond_destroy(&remote->changed);
     pthread_mutex_destroy(&remote->lock);
     free(remote->run);
