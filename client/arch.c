@@ -88,6 +88,8 @@ static const struct rule vit_rules[] = {
     { "*value.weight",            ROLE_VALUE },
     { "*attn.[qk].weight",        ROLE_QK },
     { "*attn.[qk]_proj.weight",   ROLE_QK },
+    { "*attention.[qk]_proj.weight", ROLE_QK },
+    { "*attention.v_proj.weight", ROLE_VALUE },
     { "*attn.v*.weight",          ROLE_VALUE },
     { "*qkv.weight",              ROLE_QKV },
     { "*in_proj_weight",          ROLE_QKV },
@@ -304,20 +306,24 @@ static bool is_layer(const struct safetensors_entry *entry)
            (matches("*.weight", entry->name) || matches("*.kernel", entry->name));
 }
 
-/* A plain net's head is its last Linear: the last 2-D `.weight` or `.kernel` in natural order of
- * names, unless a tensor is called a head or it is the only layer there is. */
+/* A plain net's head is its last Linear: the last 2-D `.weight` or `.kernel` in the order of the
+ * model or else in the natural order of names, unless a tensor is called a head or it is the only
+ * layer there is. */
 static bool is_last_linear(const struct arch_model *set, const struct safetensors_entry *entry)
 {
     size_t layers = 0;
+    bool after = false; /* entries of an ordered model that come behind this one */
 
     if (!is_layer(entry) || entry->shape.axes != 2)
         return false;
     for (size_t i = 0; i < set->count; i++) {
         const struct safetensors_entry *other = set->at(set->data, i);
 
-        if (natural_compare(other->name, entry->name) > 0 && is_layer(other) &&
-            other->shape.axes == 2 && role_of(ARCH_PLAIN, other->name) == ROLE_LINEAR)
+        if ((set->ordered ? after : natural_compare(other->name, entry->name) > 0) &&
+            is_layer(other) && other->shape.axes == 2 &&
+            role_of(ARCH_PLAIN, other->name) == ROLE_LINEAR)
             return false;
+        after = after || other == entry;
     }
     for (size_t i = 0; i < set->count; i++) {
         const struct safetensors_entry *other = set->at(set->data, i);

@@ -26,6 +26,7 @@ struct arch_model {
     const struct safetensors_entry *(*at)(const void *data, size_t index);
     const struct safetensors_entry *(*find)(const void *data, const char *name); /* or NULL */
     const void *data;
+    bool ordered; /* entries come in the order of the model's layers; else names tell it */
 };
 struct arch_model arch_model_of_file(const struct safetensors *set);
 

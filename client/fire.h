@@ -20,7 +20,8 @@
  *
  * fork: a remote client starts threads with its first call and not before, and ends them when it is
  * closed. Open or first use it after fork(), or close all before it; while a process has one in
- * use, a child of it may use none (the call says so) unless it calls exec(). A local client starts threads when it is opened. */
+ * use, a child of it may use none (the call says so) unless it calls exec(). A local client starts
+ * threads when it is opened. */
 #ifndef FIRE_H
 #define FIRE_H
 
@@ -346,10 +347,11 @@ FIRE_NODISCARD enum fire_status fire_flat_gradient(struct fire_flat *flat, size_
                                                    const char *dtype, const void *data);
 
 /* Decides about every tensor by the names of all, as firectl does: `arch` "auto", "gpt2", "llama",
- * "vit", "resnet", "mamba", "plain" or "none"; `only` "all" or "qk". Sets layout, split and stack;
- * what `set_pairs` said wins. Read the verdicts with fire_flat_text(). */
+ * "vit", "resnet", "mamba", "plain" or "none"; `only` "all" or "qk"; `ordered`: tensors were added
+ * in the order of the model's layers. Sets layout, split and stack; what `set_pairs` said wins.
+ * Read the verdicts with fire_flat_text(). */
 FIRE_NODISCARD enum fire_status fire_flat_decide(struct fire_flat *flat, const char *arch,
-                                                 const char *only);
+                                                 const char *only, int ordered);
 
 /* Runs the set and waits for it. `run` NULL and `deadline_s` 0: the client's. Returns as
  * fire_client_reinit() or, with `analyze`, fire_client_analyze(). */

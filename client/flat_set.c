@@ -292,11 +292,14 @@ static const struct safetensors_entry *entry_find(const void *data, const char *
     return NULL;
 }
 
-enum fire_status fire_flat_decide(struct fire_flat *flat, const char *arch, const char *only)
+enum fire_status fire_flat_decide(struct fire_flat *flat, const char *arch, const char *only,
+                                  int ordered)
 {
-    const struct arch_model model = {
-        .count = flat->count, .at = entry_at, .find = entry_find, .data = flat
-    };
+    const struct arch_model model = { .count = flat->count,
+                                      .at = entry_at,
+                                      .find = entry_find,
+                                      .data = flat,
+                                      .ordered = ordered != 0 };
     struct fire_error error = { 0 };
     enum arch_only which;
     enum arch kind;

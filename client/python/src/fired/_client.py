@@ -384,7 +384,10 @@ class Client:
 
 def _framework(model: Any) -> Any:
     """The binding that knows this kind of model."""
-    kinds = {kind.__module__.partition(".")[0] for kind in type(model).__mro__}
+    sample = model
+    if isinstance(model, dict) and model:
+        sample = next(iter(model.values()))  # named tensors of torch, or a pytree
+    kinds = {kind.__module__.partition(".")[0] for kind in type(sample).__mro__}
     if "torch" in kinds or type(model).__module__.startswith("fired.torch"):
         from . import torch
 

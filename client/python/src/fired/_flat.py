@@ -206,9 +206,13 @@ class FlatSet:
         value = self._lib.fire_flat_text(self._handle, index, key.encode())
         return "" if value is None else str(value.decode(errors="replace"))
 
-    def decide(self, arch: str, only: str) -> tuple[str, list[Verdict]]:
-        """The architecture, and what its rules say about every tensor."""
-        self._check(self._lib.fire_flat_decide(self._handle, arch.encode(), only.encode()), None)
+    def decide(self, arch: str, only: str, ordered: bool) -> tuple[str, list[Verdict]]:
+        """The architecture, and what its rules say about every tensor. `ordered`: the items come
+        in the order of the model's layers."""
+        status = self._lib.fire_flat_decide(
+            self._handle, arch.encode(), only.encode(), int(ordered)
+        )
+        self._check(status, None)
         verdicts = []
         for index, item in enumerate(self._items):
             options = dict(item.options)

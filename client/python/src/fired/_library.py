@@ -111,7 +111,7 @@ def _declare(lib: ctypes.CDLL) -> None:
         ),
         ("fire_flat_units", integer, [pointer, size, doubles, u64]),
         ("fire_flat_gradient", integer, [pointer, size, text, pointer]),
-        ("fire_flat_decide", integer, [pointer, text, text]),
+        ("fire_flat_decide", integer, [pointer, text, text, integer]),
         ("fire_flat_run", integer, [pointer, pointer, integer, u32, text, i64, double]),
         ("fire_flat_code", integer, [pointer]),
         ("fire_flat_arch", text, [pointer]),

@@ -26,6 +26,7 @@ def decide(
     only: str,
     include: str | Sequence[str] | None,
     exclude: str | Sequence[str] | None,
+    ordered: bool = False,
 ) -> tuple[str, list[Verdict]]:
     """The architecture and a verdict for every item. Patterns only take away. A pattern of
     `include` that matches nothing is an error: it is nearly always a slip."""
@@ -39,7 +40,7 @@ def decide(
             )
     bare = [replace(item, data=0, out=0, states=[], gradient=None) for item in items]
     with FlatSet(bare) as flat:
-        found, verdicts = flat.decide(arch, only)
+        found, verdicts = flat.decide(arch, only, ordered)
     for item, verdict in zip(items, verdicts, strict=True):
         if verdict.verdict == "skip" and not verdict.tied:
             continue

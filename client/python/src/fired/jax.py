@@ -204,11 +204,8 @@ def reinit(
     if report.skipped:
         return Reinitialised(params, opt_state, report)
     done = {result.name: result for result in report}
-    touched = {
-        parts: tuple(leaf.shape)
-        for parts, leaf in leaves
-        if done.get(".".join(parts), skipped.get(".".join(parts))).action == "projected"  # type: ignore[union-attr]
-    }
+    projected = set(report.projected)
+    touched = {parts: tuple(leaf.shape) for parts, leaf in leaves if ".".join(parts) in projected}
     if opt_state is not None and state == "reset" and touched:
         opt_state, found = _reset_state(opt_state, touched)
         done = {

@@ -165,4 +165,6 @@ class any_of:
 
 def as_trigger(given: Trigger | Sequence[Trigger]) -> Trigger:
     """One rule or a list of them."""
-    return any_of(given) if isinstance(given, (list, tuple)) else given  # type: ignore[return-value]
+    if isinstance(given, Sequence):
+        return any_of(given)
+    return given

@@ -150,7 +150,9 @@ def _decide(
         for parameter in found
         for name in parameter.names
     ]
-    detected, verdicts = decide(items, arch=arch, only=only, include=include, exclude=exclude)
+    detected, verdicts = decide(
+        items, arch=arch, only=only, include=include, exclude=exclude, ordered=True
+    )
     return detected, {item.name: v for item, v in zip(items, verdicts, strict=True)}
 
 
