@@ -80,9 +80,7 @@ class Loop:
         for part, watch in zip(self.parts, self._watches, strict=True):
             means = watch.means()
             if means:
-                report = self.client.analyze(
-                    part.model, activations=watch, arch="none", statistics="none"
-                )
+                report = self.client.analyze(part.model, activations=watch, arch="none")
                 ratio = report.mean("dormant_ratio")
                 if ratio is not None:
                     ratios.append(ratio)
