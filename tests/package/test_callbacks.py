@@ -16,7 +16,7 @@ def isometry(weight):
     return (gram / gram[0, 0] - torch.eye(len(gram))).abs().max().item() < 1e-4
 
 
-# --- Stable-Baselines3 ------------------------------------------------------------------------------
+# --- Stable-Baselines3 ----------------------------------------------------------------------------
 
 @pytest.mark.parametrize("kind", ["DQN", "PPO", "A2C", "SAC", "TD3"])
 def test_stable_baselines3(client, kind):
@@ -63,7 +63,7 @@ def test_sb3_targets_are_mirrors(client):
     assert torch.equal(online.q_net[2].weight, target.q_net[2].weight)
 
 
-# --- Gymnasium --------------------------------------------------------------------------------------
+# --- Gymnasium ------------------------------------------------------------------------------------
 
 def test_a_loop_of_gymnasium(client):
     torch.manual_seed(0)
@@ -89,7 +89,7 @@ def test_a_loop_of_gymnasium(client):
     assert loop.history[0][2][0].projected == ["0.weight"]
 
 
-# --- Hugging Face -----------------------------------------------------------------------------------
+# --- Hugging Face ---------------------------------------------------------------------------------
 
 def test_transformers_trainer(client, tmp_path):
     from transformers import (GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments)
@@ -114,7 +114,7 @@ def test_transformers_trainer(client, tmp_path):
     assert reports[0]["transformer.h.0.attn.c_attn.weight"].state == "reset"
 
 
-# --- Lightning --------------------------------------------------------------------------------------
+# --- Lightning ------------------------------------------------------------------------------------
 
 def test_lightning(client, tmp_path):
     import lightning.pytorch as lightning
@@ -149,7 +149,7 @@ def test_lightning(client, tmp_path):
     assert callback.loop.history[0][2][0]["net.0.weight"].state == "reset"
 
 
-# --- rules ------------------------------------------------------------------------------------------
+# --- rules ----------------------------------------------------------------------------------------
 
 def test_dormant_ratio_sets_off(client):
     torch.manual_seed(0)
