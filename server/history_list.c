@@ -73,6 +73,11 @@ static bool on_statistic(void *data, const struct sql_value *columns, size_t cou
     return true;
 }
 
+static int compare_names(const void *left, const void *right)
+{
+    return strcmp(*(char *const *)left, *(char *const *)right);
+}
+
 /* Adds one layer to the sparkline: in cells where it has no point, its last value. */
 static void spark_add(struct run_summary *summary, const struct chunk_cells *cells, int64_t first,
                       bool *any)
@@ -170,6 +175,10 @@ static enum fire_status summarize(struct history *history, const char *tenant, c
     if (status == FIRE_OK)
         status = SQL_RUN(history->db, SQL_STATISTIC_LIST, on_statistic, summary, error,
                          sql_number(state.row.id));
+    /* A database may sort by a language. */
+    if (summary->statistic_count > 1)
+        qsort(summary->statistics, summary->statistic_count, sizeof(*summary->statistics),
+              compare_names);
     if (status == FIRE_OK && state.row.last_step >= 0)
         status = summarize_growth(history, &state, summary, error);
     if (status == FIRE_OK)

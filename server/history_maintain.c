@@ -185,6 +185,8 @@ static enum fire_status delete_old(struct history *history, const struct history
                          sql_number(RUNS_A_PIECE));
     for (size_t i = 0; i < ids.count && status == FIRE_OK; i++)
         status = delete_run(history, ids.list[i], error);
+    if (status == FIRE_OK && ids.count < RUNS_A_PIECE)
+        status = history->db->backend->drop_before(history->db, before, error);
     *more = *more || ids.count == RUNS_A_PIECE;
     return status;
 }

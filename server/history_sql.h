@@ -122,6 +122,8 @@ struct sql_backend {
     const char *const *migrations;
     /* Before a row of that time is written: PostgreSQL makes the partitions it belongs to. */
     enum fire_status (*prepare_time)(struct sql_db *db, int64_t time_ms, struct fire_error *error);
+    /* Lets go of empty partitions that end before that time. */
+    enum fire_status (*drop_before)(struct sql_db *db, int64_t time_ms, struct fire_error *error);
 };
 
 /* What every connection begins with. */

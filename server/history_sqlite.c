@@ -324,7 +324,8 @@ static enum fire_status sqlite_run(struct sql_db *base, enum sql_statement which
     return FIRE_OK;
 }
 
-static enum fire_status sqlite_prepare_time(struct sql_db *base, int64_t time_ms,
+/* One file needs no partitions. */
+static enum fire_status sqlite_no_partition(struct sql_db *base, int64_t time_ms,
                                             struct fire_error *error)
 {
     (void)base;
@@ -344,5 +345,6 @@ const struct sql_backend sql_sqlite = {
     .script = sqlite_script,
     .number = sqlite_number,
     .migrations = migrations,
-    .prepare_time = sqlite_prepare_time,
+    .prepare_time = sqlite_no_partition,
+    .drop_before = sqlite_no_partition,
 };

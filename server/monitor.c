@@ -61,13 +61,19 @@ bool monitor_off(const struct monitor *monitor)
 
 /* --- back on the loop ------------------------------------------------------------------------- */
 
+void monitor_discard_owned(Fire__V1__ReportRequest *report, Fire__V1__Event **events,
+                           size_t event_count)
+{
+    if (report)
+        fire__v1__report_request__free_unpacked(report, NULL);
+    for (size_t i = 0; i < event_count; i++)
+        fire__v1__event__free_unpacked(events[i], NULL);
+    free(events);
+}
+
 static void job_free(struct monitor_job *job)
 {
-    if (job->owned)
-        fire__v1__report_request__free_unpacked(job->owned, NULL);
-    for (size_t i = 0; i < job->event_count; i++)
-        fire__v1__event__free_unpacked(job->events[i], NULL);
-    free(job->events);
+    monitor_discard_owned(job->owned, job->events, job->event_count);
     free(job);
 }
 
@@ -326,11 +332,7 @@ void monitor_queue_owned(struct monitor *monitor, const char *tenant,
         monitor->off || monitor->closed ? NULL : job_make(monitor, MONITOR_REPORT, tenant);
 
     if (!job) {
-        if (report)
-            fire__v1__report_request__free_unpacked(report, NULL);
-        for (size_t i = 0; i < event_count; i++)
-            fire__v1__event__free_unpacked(events[i], NULL);
-        free(events);
+        monitor_discard_owned(report, events, event_count);
         return;
     }
     job->owned = report;

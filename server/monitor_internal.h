@@ -83,6 +83,9 @@ void monitor_queue_owned(struct monitor *monitor, const char *tenant,
                          Fire__V1__ReportRequest *report, Fire__V1__Event **events,
                          size_t event_count);
 
+void monitor_discard_owned(Fire__V1__ReportRequest *report, Fire__V1__Event **events,
+                           size_t event_count);
+
 /* monitor_threads.c: the bodies of the threads; `data` is the monitor. */
 void monitor_writer_run(void *data);
 void monitor_reader_run(void *data);

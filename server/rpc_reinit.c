@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "clock.h"
+#include "monitor.h"
 #include "rpc_call.h"
 #include "rpc_decode.h"
 #include "rpc_encode.h"
@@ -141,10 +142,13 @@ static void after_answer(struct reinit *reinit)
     grpc_byte_buffer *response = reinit->response;
 
     reinit->response = NULL;
-    if (reinit->status == FIRE_OK)
+    if (reinit->status == FIRE_OK) {
         rpc_call_reply(reinit->call, response);
-    else
+        monitor_record(rpc_call_server(reinit->call)->monitor, rpc_call_tenant(reinit->call)->name,
+                       &reinit->set.set, reinit->set.tensors, reinit->set.tensor_count);
+    } else {
         fail(reinit, reinit->status, &reinit->error, NULL);
+    }
 }
 
 /* --- computing -------------------------------------------------------------------------------- */

@@ -3,6 +3,7 @@
  * Answers leave in the order in which they are done, each whole before the next begins. While the
  * device or a worker has a tensor, it holds a reference of the call; when they are done with it and
  * the call is over, the tensor is let go. */
+#include "monitor.h"
 #include "rpc_encode.h"
 #include "rpc_stream.h"
 
@@ -31,7 +32,10 @@ void stream_answer_error(struct stream_tensor *tensor)
 static void answers_push_all(struct stream_tensor *weight)
 {
     struct request_tensor *companion = weight->tensor->companions;
+    struct rpc_call *call = weight->stream->call;
 
+    monitor_record(rpc_call_server(call)->monitor, rpc_call_tenant(call)->name,
+                   &weight->stream->set, &weight->tensor, 1);
     answers_push(weight);
     while (companion) {
         struct request_tensor *next = companion->next_companion;
