@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "log.h"
+#include "monitor.h"
 #include "rpc_server.h"
 #include "server_life.h"
 
@@ -72,7 +73,9 @@ static enum fire_status make_metrics(struct server *server, struct page *page)
 /* Alive: the loop answers. A drain is not a reason to kill the process. */
 static enum fire_status make_healthz(struct server *server, struct page *page)
 {
-    (void)server;
+    /* It lives, and Reinit is served: not a failure, but something to look at. */
+    if (server->monitor && !monitor_off(server->monitor) && !monitor_up(server->monitor))
+        return page_text(page, MHD_HTTP_OK, "degraded: history\n");
     return page_text(page, MHD_HTTP_OK, "ok\n");
 }
 

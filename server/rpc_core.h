@@ -55,7 +55,8 @@ uint32_t rpc_retry_ms(const struct server *server);
 struct rpc_health {
     struct rpc_call *first; /* watchers, through their state */
     bool serving;
-    bool ended; /* no watcher stays */
+    bool monitoring; /* the history works: MonitorService serves */
+    bool ended;      /* no watcher stays */
 };
 /* rpc_server_open() with other methods than the daemon's; for tests. */
 FIRE_NODISCARD enum fire_status rpc_server_open_methods(struct server *server,

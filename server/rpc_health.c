@@ -1,6 +1,7 @@
 /* rpc_health: grpc.health.v1 Check and Watch.
  *
- * The daemon is one thing: every service of it serves or none does. The empty name stands for all.
+ * The daemon is one thing: every service of it serves or none does, but for the monitor, which
+ * needs its history. The empty name stands for all that need none.
  * A watcher hears the state when it asks and at each change; what changed while a message was on
  * its way is told once, as it is by then. */
 #include <string.h>
@@ -19,19 +20,28 @@ struct watch {
     struct rpc_call *previous;
     bool linked;
     bool known;          /* the service */
+    bool monitors;       /* it is the monitor's */
     bool told;           /* at least once */
     serving_status last; /* what it was told */
 };
 
+#define MONITOR_SERVICE "fire.v1.MonitorService"
+
 static bool service_known(const char *name)
 {
-    static const char *const names[] = { "", "fire.v1.ReinitService", "fire.v1.AdminService" };
+    static const char *const names[] = { "", "fire.v1.ReinitService", "fire.v1.AdminService",
+                                         MONITOR_SERVICE };
 
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         if (strcmp(name, names[i]) == 0)
             return true;
     }
     return false;
+}
+
+static serving_status status_of(const struct rpc_health *health, bool monitors)
+{
+    return health->serving && (health->monitoring || !monitors) ? SERVING : NOT_SERVING;
 }
 
 static Grpc__Health__V1__HealthCheckRequest *request_unpack(struct rpc_call *call,
@@ -54,7 +64,8 @@ static void check_message(struct rpc_call *call, grpc_byte_buffer *message)
     if (!request)
         return;
     if (service_known(request->service)) {
-        answer.status = rpc_server_health(rpc_call_rpc(call))->serving ? SERVING : NOT_SERVING;
+        answer.status = status_of(rpc_server_health(rpc_call_rpc(call)),
+                                  strcmp(request->service, MONITOR_SERVICE) == 0);
         rpc_small_reply(call, &answer.base);
     } else {
         rpc_call_finish(call,
@@ -77,7 +88,7 @@ static void watch_tell(struct rpc_call *call)
 
     if (rpc_call_over(call) || rpc_call_sending(call))
         return;
-    answer.status = !watch->known ? SERVICE_UNKNOWN : health->serving ? SERVING : NOT_SERVING;
+    answer.status = watch->known ? status_of(health, watch->monitors) : SERVICE_UNKNOWN;
     if (!watch->told || watch->last != answer.status) {
         watch->told = true;
         watch->last = answer.status;
@@ -100,6 +111,7 @@ static void watch_message(struct rpc_call *call, grpc_byte_buffer *message)
     if (!request)
         return;
     watch->known = service_known(request->service);
+    watch->monitors = strcmp(request->service, MONITOR_SERVICE) == 0;
     grpc__health__v1__health_check_request__free_unpacked(request, NULL);
 
     watch->next = health->first;

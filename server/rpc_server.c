@@ -176,6 +176,13 @@ void rpc_server_set_serving(struct rpc_server *rpc, bool serving)
         rpc_health_set(&rpc->health, serving);
 }
 
+void rpc_server_set_monitoring(struct rpc_server *rpc, bool up)
+{
+    rpc->health.monitoring = up;
+    if (!rpc->draining)
+        rpc_health_set(&rpc->health, rpc->health.serving);
+}
+
 bool rpc_server_may_warn(struct rpc_server *rpc, uint64_t *suppressed)
 {
     const uint64_t second = clock_now_ns() / CLOCK_NS_PER_S;

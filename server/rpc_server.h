@@ -33,5 +33,7 @@ const char *rpc_server_address(const struct rpc_server *rpc, uint32_t index);
 
 /* Health watchers hear about it. */
 void rpc_server_set_serving(struct rpc_server *rpc, bool serving);
+/* The history works, or not: what health says of fire.v1.MonitorService; the rest serves on. */
+void rpc_server_set_monitoring(struct rpc_server *rpc, bool up);
 
 #endif

@@ -378,11 +378,21 @@ static void store_alert(void *data, const char *tenant, const Fire__V1__Event *e
     monitor_add_event(server->monitor, tenant, event);
 }
 
+static void on_history_changed(void *data, bool up)
+{
+    struct server *server = data;
+
+    if (server->rpc)
+        rpc_server_set_monitoring(server->rpc, up);
+}
+
 static enum fire_status open_doors(struct server *server, struct fire_error *error)
 {
-    const struct monitor_settings settings = {
-        .config = &server->config, .metrics = server->metrics, .stored = on_stored, .data = server
-    };
+    const struct monitor_settings settings = { .config = &server->config,
+                                               .metrics = server->metrics,
+                                               .changed = on_history_changed,
+                                               .stored = on_stored,
+                                               .data = server };
     const struct alerts_run_settings alerts = {
         .config = &server->config, .metrics = server->metrics, .store = store_alert, .data = server
     };
