@@ -1,7 +1,60 @@
 /* rpc_small: messages without tensors, as protobuf-c knows them: a few kilobytes, copied freely. */
 #include <grpc/byte_buffer_reader.h>
+#include <string.h>
 
 #include "rpc_core.h"
+
+#define DEPTH_MAX    8
+#define WIRE_VARINT  0u
+#define WIRE_FIXED64 1u
+#define WIRE_BYTES   2u
+#define WIRE_FIXED32 5u
+
+static bool take_varint(const uint8_t **at, const uint8_t *end, uint64_t *value)
+{
+    *value = 0;
+    for (uint32_t shift = 0; shift < 64 && *at < end; shift += 7) {
+        const uint8_t byte = *(*at)++;
+
+        *value |= (uint64_t)(byte & 0x7f) << shift;
+        if (byte < 0x80)
+            return true;
+    }
+    return false;
+}
+
+/* protobuf-c ends a text at its first NUL and would take "a" for "a\0b": whether no text has one.
+ * Bytes that are no message are for the parser to refuse. */
+static bool texts_are_whole(const ProtobufCMessageDescriptor *descriptor, const uint8_t *at,
+                            const uint8_t *end, int depth)
+{
+    while (at < end) {
+        const ProtobufCFieldDescriptor *field;
+        uint64_t key, length = 0;
+        bool whole = true;
+
+        if (!take_varint(&at, end, &key))
+            return true;
+        if ((key & 7) == WIRE_VARINT ? !take_varint(&at, end, &length)
+                                     : (key & 7) == WIRE_BYTES && !take_varint(&at, end, &length))
+            return true;
+        if ((key & 7) == WIRE_VARINT)
+            continue;
+        if ((key & 7) == WIRE_FIXED64 || (key & 7) == WIRE_FIXED32)
+            length = (key & 7) == WIRE_FIXED64 ? 8 : 4;
+        if ((key & 7) > WIRE_FIXED32 || length > (uint64_t)(end - at) || depth == 0)
+            return true;
+        field = protobuf_c_message_descriptor_get_field(descriptor, (unsigned)(key >> 3));
+        if (field && (key & 7) == WIRE_BYTES && field->type == PROTOBUF_C_TYPE_STRING)
+            whole = memchr(at, 0, length) == NULL;
+        else if (field && (key & 7) == WIRE_BYTES && field->type == PROTOBUF_C_TYPE_MESSAGE)
+            whole = texts_are_whole(field->descriptor, at, at + length, depth - 1);
+        if (!whole)
+            return false;
+        at += length;
+    }
+    return true;
+}
 
 ProtobufCMessage *rpc_small_unpack(const ProtobufCMessageDescriptor *descriptor,
                                    grpc_byte_buffer *buffer)
@@ -19,8 +72,10 @@ ProtobufCMessage *rpc_small_unpack_up_to(const ProtobufCMessageDescriptor *descr
         grpc_byte_buffer_reader_init(&reader, buffer)) {
         grpc_slice bytes = grpc_byte_buffer_reader_readall(&reader);
 
-        message = protobuf_c_message_unpack(descriptor, NULL, GRPC_SLICE_LENGTH(bytes),
-                                            GRPC_SLICE_START_PTR(bytes));
+        const uint8_t *start = GRPC_SLICE_START_PTR(bytes);
+
+        if (texts_are_whole(descriptor, start, start + GRPC_SLICE_LENGTH(bytes), DEPTH_MAX))
+            message = protobuf_c_message_unpack(descriptor, NULL, GRPC_SLICE_LENGTH(bytes), start);
         grpc_slice_unref(bytes);
         grpc_byte_buffer_reader_destroy(&reader);
     }
@@ -49,8 +104,8 @@ void rpc_small_malformed(struct rpc_call *call)
 
     rpc_call_finish(call,
                     fire_fail(&error, FIRE_BAD_REQUEST, NULL,
-                              "the request is missing, larger than %u bytes, or no message of the "
-                              "type that %s takes",
-                              RPC_SMALL_BYTES_MAX, rpc_call_method(call)->path + 1),
+                              "the request is missing, too large, no message of the type that %s "
+                              "takes, or has a NUL in a text",
+                              rpc_call_method(call)->path + 1),
                     &error, NULL);
 }

@@ -459,6 +459,7 @@ int server_run(struct server *server)
 
     set_up_malloc();
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a write beyond the limit fails, and the history says so */
     server->started_ns = clock_now_ns();
     if (uv_loop_init(&server->loop) != 0) {
         log_error("start_failed", LOG_TEXT("message", "libuv could not make its loop"));

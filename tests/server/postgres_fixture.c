@@ -1,12 +1,12 @@
 /* postgres_fixture: see the header. */
 #include "postgres_fixture.h"
 
-#include <check.h>
 #include <glob.h>
 #include <grp.h>
 #include <libpq-fe.h>
 #include <pwd.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +16,15 @@
 #define READY_S  120u
 #define STEP_US  20000u
 #define POSTGRES "postgres"
+
+/* Also before and after Check runs, where its own assertions cannot be used. */
+static void require(bool holds, const char *what)
+{
+    if (holds)
+        return;
+    fprintf(stderr, "postgres_fixture: failed: %s\n", what);
+    exit(EXIT_FAILURE);
+}
 
 static void become_postgres(void)
 {
@@ -34,7 +43,7 @@ static pid_t spawn(const struct postgres_fixture *fixture, const char *program,
     char path[256], output[128];
     const pid_t child = fork();
 
-    ck_assert_int_ge(child, 0);
+    require(child >= 0, "fork");
     if (child > 0)
         return child;
     become_postgres();
@@ -53,7 +62,7 @@ static void wait_ready(const struct postgres_fixture *fixture)
             return;
         usleep(STEP_US);
     }
-    ck_abort_msg("PostgreSQL in %s did not start", fixture->folder);
+    require(false, "PostgreSQL did not start");
 }
 
 void postgres_start(struct postgres_fixture *fixture)
@@ -96,14 +105,14 @@ bool postgres_init(struct postgres_fixture *fixture)
     *strrchr(fixture->binaries, '/') = '\0';
     globfree(&found);
     strcpy(fixture->folder, "/tmp/fired-postgres-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(fixture->folder));
+    require(mkdtemp(fixture->folder) != NULL, "mkdtemp");
     if (geteuid() == 0 && user)
-        ck_assert_int_eq(chown(fixture->folder, user->pw_uid, user->pw_gid), 0);
+        require(chown(fixture->folder, user->pw_uid, user->pw_gid) == 0, "chown");
     snprintf(data, sizeof(data), "%s/data", fixture->folder);
     snprintf(fixture->url, sizeof(fixture->url), "host=%s user=fired dbname=postgres",
              fixture->folder);
-    ck_assert_int_gt(waitpid(spawn(fixture, "initdb", arguments), &outcome, 0), 0);
-    ck_assert_msg(outcome == 0, "initdb failed: see %s/output", fixture->folder);
+    require(waitpid(spawn(fixture, "initdb", arguments), &outcome, 0) > 0, "waitpid");
+    require(outcome == 0, "initdb");
     postgres_start(fixture);
     return true;
 }
@@ -117,7 +126,7 @@ void postgres_database(const struct postgres_fixture *fixture, const char *name,
 
     snprintf(command, sizeof(command), "CREATE DATABASE %s", name);
     result = PQexec(db, command);
-    ck_assert_msg(PQresultStatus(result) == PGRES_COMMAND_OK, "%s", PQerrorMessage(db));
+    require(PQresultStatus(result) == PGRES_COMMAND_OK, PQerrorMessage(db));
     PQclear(result);
     PQfinish(db);
     snprintf(url, url_bytes, "host=%s user=fired dbname=%s", fixture->folder, name);

@@ -1,0 +1,458 @@
+"""The history: what is acknowledged is there after kill -9 and there once; a store that is full,
+locked, damaged or gone refuses reports, leaves Reinit alone, says so and comes back by itself."""
+
+import glob
+import os
+import pwd
+import random
+import resource
+import shutil
+import signal
+import sqlite3
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import grpc
+import pytest
+from daemon import (WAIT_S, daemon, gaussian, header, health_pb2, refused, reinit_pb2, request,
+                    start, stream_messages)
+from fire.v1 import monitor_pb2, monitor_pb2_grpc
+
+assert daemon and start  # fixtures, found by their names
+
+KILLS = 100 if os.environ.get("FIRED_TEST_FULL") else 8
+LAYERS = 20
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+def monitor(one):
+    return monitor_pb2_grpc.MonitorServiceStub(one.channel())
+
+
+def series(layer, steps, values=None, statistic="dfi"):
+    values = [float(step) for step in steps] if values is None else values
+    return monitor_pb2.Series(layer=layer, statistic=statistic, steps=steps, values=values)
+
+
+def report(one, run, *parts, **fields):
+    return monitor(one).Report(monitor_pb2.ReportRequest(run=run, series=parts, **fields),
+                               timeout=WAIT_S)
+
+
+def query(one, run, **fields):
+    """{(layer, statistic): {step: value}} of everything, as it was sent."""
+    answer = monitor(one).Query(monitor_pb2.QueryRequest(run=run, resolution=4096, **fields),
+                                timeout=WAIT_S)
+    assert answer.cell_steps == 1
+    points = {}
+    for cells in answer.series:
+        assert len(set(cells.steps)) == len(cells.steps), "a point is there twice"
+        points[cells.layer, cells.statistic] = dict(zip(cells.steps, cells.mean))
+    return points
+
+
+def health(one, service):
+    return one.health.Check(health_pb2.HealthCheckRequest(service=service), timeout=WAIT_S).status
+
+
+def wait_up(one, up=True):
+    wanted = SERVING if up else NOT_SERVING
+    one.wait_for(lambda: health(one, "fire.v1.MonitorService") == wanted, f"history up={up}")
+
+
+# --- nothing lost ---------------------------------------------------------------------------------
+
+
+class Trainer(threading.Thread):
+    """Reports step after step, some of them twice, until the daemon is gone. Remembers what was
+    acknowledged, and what may be there although it was not."""
+
+    def __init__(self, one, run, first, seed):
+        super().__init__(daemon=True)
+        self.one, self.run_name, self.step = one, run, first
+        self.random = random.Random(seed)
+        self.acknowledged, self.sent = {}, {}
+
+    def run(self):
+        channel = self.one.new_channel()
+        stub = monitor_pb2_grpc.MonitorServiceStub(channel)
+        while True:
+            steps = list(range(self.step, self.step + self.random.randrange(1, 5)))
+            if self.random.random() < 0.2 and self.step > 5:
+                steps = [step - 5 for step in steps]  # again, with new values
+            parts = []
+            for layer in range(LAYERS):
+                values = [self.random.random() for _ in steps]
+                parts.append(series(f"layer-{layer}", steps, values))
+                for step, value in zip(steps, values):
+                    self.sent.setdefault((f"layer-{layer}", step), []).append(value)
+            try:
+                stub.Report(monitor_pb2.ReportRequest(run=self.run_name, series=parts),
+                            timeout=WAIT_S)
+            except grpc.RpcError:
+                channel.close()
+                return
+            for part in parts:
+                for step, value in zip(part.steps, part.values):
+                    self.acknowledged[part.layer, step] = value
+            self.step = max(self.step, steps[-1] + 1)
+
+
+def check_trainer(one, trainer, known):
+    """What was acknowledged is there, with the last value that was sent; nothing is there that was
+    never sent."""
+    points = query(one, trainer.run_name)
+    for (layer, step), value in trainer.acknowledged.items():
+        got = points[layer, "dfi"].get(step)
+        # A report whose answer was lost may have been written over it.
+        later = trainer.sent[layer, step]
+        assert got == value or got in later[later.index(value):], (layer, step)
+    known.update(trainer.sent)
+    for (layer, _), values in points.items():
+        for step, value in values.items():
+            assert value in known[layer, step], (layer, step)
+
+
+def test_what_is_acknowledged_survives_kill(tmp_path, start):
+    seeds = random.Random(20)
+    known, step = {}, 0
+    for kill in range(KILLS):
+        one = start(folder=tmp_path)
+        run = f"run-{kill // 20}"
+        if kill % 20 == 0:
+            known, step = {}, 0
+        trainer = Trainer(one, run, step, seeds.random())
+        trainer.start()
+        time.sleep(0.05 + 0.4 * seeds.random())  # a random moment of its work
+        one.kill()
+        trainer.join(WAIT_S)
+        assert not trainer.is_alive()
+        again = start(folder=tmp_path)
+        if trainer.acknowledged:
+            check_trainer(again, trainer, known)
+        again.kill()
+        step = trainer.step
+
+
+# --- recording ------------------------------------------------------------------------------------
+
+
+def run_of(one, run):
+    """The run's summary once it is there: recordings are not waited for by their callers."""
+    found = []
+
+    def there():
+        answer = monitor(one).ListRuns(monitor_pb2.ListRunsRequest(), timeout=WAIT_S)
+        found[:] = [each for each in answer.runs if each.run == run and each.points]
+        return bool(found)
+    one.wait_for(there, f"run {run}")
+    return found[0]
+
+
+def test_reinit_and_analyze_record_themselves(daemon):
+    tensors = {"a": gaussian(64, 32), "b": gaussian(48, 48, seed=1)}
+    daemon.reinit.Analyze(request(tensors, kind=reinit_pb2.AnalyzeRequest, run="recorded", step=3),
+                          timeout=WAIT_S)
+    answer = daemon.reinit.Reinit(request(tensors, run="recorded", step=7), timeout=WAIT_S)
+    daemon.wait_for(lambda: run_of(daemon, "recorded").last_step == 7, "the second recording")
+    points = query(daemon, "recorded")
+    assert set(points["a", "dfi"]) == {3, 7}
+    assert points["a", "dfi"][3] == pytest.approx(points["a", "dfi"][7])
+    assert points["a", "dfi"][7] == answer.results[0].result.statistics["dfi_before"]
+    assert ("b", "norm") in points and ("b", "stable_rank") in points
+    events = monitor(daemon).ListEvents(monitor_pb2.ListEventsRequest(run="recorded"),
+                                        timeout=WAIT_S).events
+    assert {event.layer for event in events} == {"a", "b"}
+    event = next(event for event in events if event.layer == "a")
+    statistics = answer.results[0].result.statistics
+    assert event.kind == monitor_pb2.EVENT_KIND_REINIT and event.step == 7
+    assert event.attributes["preset"] == "fire" and event.attributes["tenant"] == "local"
+    assert event.attributes["method"] == answer.results[0].result.method
+    for name in ("scale", "sfe", "dfi_before", "dfi_after"):
+        assert event.values[name] == statistics[name]
+    assert event.values["steps"] == answer.results[0].result.steps
+    summary = run_of(daemon, "recorded")
+    assert summary.layers == 2 and summary.last_event.run == "recorded"
+
+
+def test_streams_record_themselves(daemon):
+    tensors = [(header(name, one), one) for name, one in (("a", gaussian(64, 32)),
+                                                          ("b", gaussian(48, 48, seed=1)))]
+    list(daemon.reinit.ReinitStream(iter(stream_messages(tensors, run="streamed", step=1)),
+                                    timeout=WAIT_S))
+    daemon.wait_for(lambda: run_of(daemon, "streamed").layers == 2, "both layers")
+    events = monitor(daemon).ListEvents(monitor_pb2.ListEventsRequest(run="streamed"),
+                                        timeout=WAIT_S).events
+    assert len(events) == 2
+
+
+def test_watchers_hear_of_points_and_events(daemon):
+    watch = monitor(daemon).Watch(monitor_pb2.WatchRequest(run="watched"), timeout=WAIT_S)
+    other = monitor(daemon).Watch(monitor_pb2.WatchRequest(events_only=True), timeout=WAIT_S,
+                                  metadata=[("x-fired-tenant", "stranger")])
+    # A watcher is there once its call is: until then the same report is sent again.
+    seen, done = [], threading.Event()
+
+    def listen():
+        for message in watch:
+            seen.append(message)
+            done.set()
+            return
+    listener = threading.Thread(target=listen, daemon=True)
+    listener.start()
+    step = 0
+    while not done.wait(0.05):
+        assert step < WAIT_S * 20
+        report(daemon, "unwatched", series("layer", [step]))
+        report(daemon, "watched", series("<b>layer</b>", [step]))
+        step += 1
+    listener.join(WAIT_S)
+    assert seen[0].run == "watched" and seen[0].series[0].layer == "<b>layer</b>"
+    watch.cancel()
+    other.cancel()
+
+
+def test_tenants_are_apart(daemon):
+    stub = monitor(daemon)
+    for tenant in ("alice", "bob"):
+        stub.Report(monitor_pb2.ReportRequest(run="mine", series=[
+            series("layer", [1], [float(len(tenant))])]), timeout=WAIT_S,
+            metadata=[("x-fired-tenant", tenant)])
+    answer = stub.Query(monitor_pb2.QueryRequest(run="mine"), timeout=WAIT_S,
+                        metadata=[("x-fired-tenant", "bob")])
+    assert list(answer.series[0].mean) == [3.0]
+    assert refused(stub.Query, monitor_pb2.QueryRequest(run="mine"),
+                   metadata=[("x-fired-tenant", "eve")]).code == grpc.StatusCode.NOT_FOUND
+
+
+# --- bad input ------------------------------------------------------------------------------------
+
+BAD_REPORTS = {
+    "no run": (dict(run=""), "run"),
+    "long run": (dict(run="r" * 129), "run"),
+    "controls": (dict(run="a\nb"), "run"),
+    "NUL": (dict(run="a\0b"), ""),
+    "lengths": (dict(run="r", series=[monitor_pb2.Series(layer="l", statistic="dfi", steps=[1, 2],
+                                                         values=[1.0])]), "series[0]"),
+    "step": (dict(run="r", series=[series("l", [-1])]), "series[0]"),
+    "infinite": (dict(run="r", series=[series("l", [1], [float("inf")])]), "series[0]"),
+    "nan": (dict(run="r", series=[series("l", [1], [float("nan")])]), "series[0]"),
+    "statistic": (dict(run="r", series=[series("l", [1], statistic="DfI")]), "series[0]"),
+    "reserved": (dict(run="r", series=[series("l", [1], statistic="time_ms")]), "series[0]"),
+    "long layer": (dict(run="r", series=[series("l" * 257, [1])]), "series[0]"),
+    "many points": (dict(run="r", series=[series("l", range(65537))]), "series"),
+    "labels": (dict(run="r", info=monitor_pb2.RunInfo(labels={str(i): "" for i in range(33)})),
+               "info.labels"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_REPORTS)
+def test_bad_reports_are_refused_by_name(daemon, name):
+    fields, field = BAD_REPORTS[name]
+    why = refused(monitor(daemon).Report, monitor_pb2.ReportRequest(**fields))
+    assert why.code == grpc.StatusCode.INVALID_ARGUMENT
+    assert why.field == field
+
+
+def test_bad_questions_are_refused_by_name(daemon):
+    report(daemon, "asked", series("layer", [1]))
+    stub = monitor(daemon)
+    for question, code, words in (
+            (monitor_pb2.QueryRequest(run="nobody"), grpc.StatusCode.NOT_FOUND, "nobody"),
+            (monitor_pb2.QueryRequest(run="asked", layers=["x"]), grpc.StatusCode.NOT_FOUND,
+             "it has: layer"),
+            (monitor_pb2.QueryRequest(run="asked", statistics=["x"]), grpc.StatusCode.NOT_FOUND,
+             "it has: dfi"),
+            (monitor_pb2.QueryRequest(run="asked", resolution=5000),
+             grpc.StatusCode.INVALID_ARGUMENT, "4096"),
+            (monitor_pb2.QueryRequest(run="asked", step_min=5, step_max=4),
+             grpc.StatusCode.INVALID_ARGUMENT, "before")):
+        why = refused(stub.Query, question)
+        assert why.code == code and words in why.message, why
+    why = refused(stub.ListRuns, monitor_pb2.ListRunsRequest(page="nonsense"))
+    assert why.code == grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_too_large_a_question_names_what_would_fit(daemon):
+    steps = list(range(1000))
+    for first in range(0, 700, 50):
+        report(daemon, "large", *(series(f"layer-{i}", steps) for i in range(first, first + 50)))
+    why = refused(monitor(daemon).Query, monitor_pb2.QueryRequest(run="large", resolution=1000))
+    assert why.code == grpc.StatusCode.INVALID_ARGUMENT and why.field == "resolution"
+    fits = int(why.message.split("at most ")[1].split(",")[0])
+    answer = monitor(daemon).Query(monitor_pb2.QueryRequest(run="large", resolution=fits),
+                                   timeout=WAIT_S)
+    assert len(answer.series) == 700
+
+
+def test_history_can_be_off(start):
+    one = start("--history", "off")
+    why = refused(monitor(one).ListRuns, monitor_pb2.ListRunsRequest())
+    assert why.code == grpc.StatusCode.NOT_FOUND and "history" in why.message
+    one.reinit.Reinit(request({"a": gaussian(8, 8)}, run="r"), timeout=WAIT_S)
+
+
+# --- a store that fails ---------------------------------------------------------------------------
+
+
+def check_down(one, run):
+    """Reports are refused, Reinit goes on, health says so."""
+    why = None
+    while not why:  # the first ones may have been written before it broke
+        try:
+            report(one, run, series("layer", [int(time.time() * 1e6)]))
+        except grpc.RpcError as error:
+            why = error
+    assert why.code() == grpc.StatusCode.RESOURCE_EXHAUSTED, why
+    wait_up(one, up=False)
+    assert health(one, "") == SERVING
+    assert one.http("/healthz") == (200, "degraded: history\n")
+    assert one.metrics()["fired_history_up"] == 0
+    one.reinit.Reinit(request({"kept": gaussian(16, 16)}, run=run, step=9), timeout=WAIT_S)
+    assert refused(monitor(one).Report, monitor_pb2.ReportRequest(
+        run=run, series=[series("layer", [1])])).retry_s > 0
+
+
+def check_back(one, run):
+    """It works again by itself, says so, and has what Reinit recorded meanwhile."""
+    wait_up(one)
+    report(one, run, series("layer", [2]))
+    assert one.http("/healthz") == (200, "ok\n")
+    one.wait_for(lambda: ("kept", "dfi") in query(one, run), "what Reinit recorded")
+    one.wait_for(lambda: any(event.kind == monitor_pb2.EVENT_KIND_STORE for event in monitor(
+        one).ListEvents(monitor_pb2.ListEventsRequest(), timeout=WAIT_S).events), "an event of it")
+
+
+def test_a_full_disk(start):
+    one = start()
+    report(one, "run", series("layer", [1]))
+    pid, hard = one.process.pid, resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (4096, hard))
+    check_down(one, "run")
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard, hard))
+    check_back(one, "run")
+    assert query(one, "run")["layer", "dfi"][1] == 1.0
+
+
+def test_a_locked_database(tmp_path, start):
+    one = start()
+    report(one, "run", series("layer", [1]))
+    holder = sqlite3.connect(tmp_path / "state" / "history.sqlite", isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    check_down(one, "run")
+    holder.execute("ROLLBACK")
+    holder.close()
+    check_back(one, "run")
+
+
+def test_a_damaged_database_is_set_aside(tmp_path, start):
+    one = start()
+    report(one, "run", series("layer", [1]))
+    assert one.stop() == 0
+    file = tmp_path / "state" / "history.sqlite"
+    with file.open("r+b") as damaged:
+        damaged.write(b"no database any more" * 500)
+    again = start()
+    wait_up(again)
+    report(again, "new", series("layer", [1]))
+    assert list(file.parent.glob("history.sqlite.corrupt-*"))
+    assert query(again, "new")["layer", "dfi"] == {1: 1.0}
+
+
+class Postgres:
+    """Debian's PostgreSQL in a folder of its own, on a unix socket there. It does not run as
+    root."""
+
+    def __init__(self):
+        found = sorted(glob.glob("/usr/lib/postgresql/*/bin"))
+        if not found:
+            pytest.skip("PostgreSQL is not installed (apt-get install postgresql)")
+        self.programs = Path(found[-1])
+        self.folder = Path(tempfile.mkdtemp(prefix="fired-postgres-"))
+        self.user = {}
+        if os.geteuid() == 0:
+            user = pwd.getpwnam("postgres")
+            self.user = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+            os.chown(self.folder, user.pw_uid, user.pw_gid)
+        self.url = f"host={self.folder} user=fired dbname=postgres"
+        self.process = None
+        subprocess.run([self.programs / "initdb", "-D", self.folder / "data", "-A", "trust", "-U",
+                        "fired", "--no-sync"], check=True, stdout=subprocess.DEVNULL,
+                       cwd=self.folder, **self.user)
+
+    def start(self):
+        self.process = subprocess.Popen(
+            [self.programs / "postgres", "-D", self.folder / "data", "-k", self.folder, "-c",
+             "listen_addresses=", "-c", "fsync=off"], cwd=self.folder, stderr=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, **self.user)
+        end = time.monotonic() + WAIT_S
+        while subprocess.run([self.programs / "pg_isready", "-q", "-h", self.folder],
+                             check=False).returncode != 0:
+            assert time.monotonic() < end, "PostgreSQL did not start"
+            threading.Event().wait(0.05)
+
+    def children(self):
+        """Its processes, itself first."""
+        listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(self.process.pid)], text=True,
+                                capture_output=True, check=False).stdout
+        return [self.process.pid, *map(int, listed.split())]
+
+    def stop(self):
+        if self.process:
+            self.process.send_signal(signal.SIGQUIT)
+            self.process.wait(WAIT_S)
+            self.process = None
+
+    def close(self):
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@pytest.fixture
+def postgres():
+    made = Postgres()
+    made.start()
+    yield made
+    made.close()
+
+
+def test_a_postgres_that_goes_away(start, postgres):
+    one = start("--history", "postgres", "--history-url", postgres.url)
+    report(one, "run", series("layer", [1]))
+    assert query(one, "run")["layer", "dfi"] == {1: 1.0}
+    postgres.stop()
+    check_down(one, "run")
+    postgres.start()
+    check_back(one, "run")
+    assert query(one, "run")["layer", "dfi"][1] == 1.0
+
+
+def test_a_silent_postgres_keeps_nobody_from_stopping(start, postgres):
+    one = start("--history", "postgres", "--history-url", postgres.url)
+    report(one, "run", series("layer", [1]))
+    stopped = postgres.children()
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        one.reinit.Reinit(request({"kept": gaussian(16, 16)}, run="run", step=9), timeout=WAIT_S)
+        assert one.stop() == 0
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+
+
+def test_two_daemons_share_a_postgres(tmp_path, start, postgres):
+    both = []
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        both.append(start("--history", "postgres", "--history-url", postgres.url,
+                          folder=tmp_path / name))
+    for step in range(20):
+        assert report(both[step % 2], "run", series("layer", [step])).points_added == 1
+        assert report(both[(step + 1) % 2], "run", series("layer", [step])).points_replaced == 1
+    for one in both:
+        assert query(one, "run")["layer", "dfi"] == {step: float(step) for step in range(20)}
