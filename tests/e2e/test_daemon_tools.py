@@ -20,7 +20,8 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 assert daemon  # a fixture, found by its name
 
 SERVICES = {"fire.v1.ReinitService", "fire.v1.AdminService", "fire.v1.MonitorService",
-            "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"}
+            "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection",
+            "grpc.reflection.v1alpha.ServerReflection"}
 BUF = shutil.which("buf", path=str(Path(sys.executable).parent)) or shutil.which("buf")
 
 
