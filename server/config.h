@@ -55,6 +55,12 @@ struct config {
     char *path;       /* auto, portable, avx2, avx512, amx */
     uint32_t nice;    /* how much less urgent compute threads are than the loop; default 5 */
 
+    char *cuda;               /* auto, off, require */
+    char *cuda_plugin;        /* path of fire_cuda.so; empty: the one beside the daemon */
+    uint32_t cuda_slots;      /* batches on their way at once on a GPU; 0: 3 */
+    uint64_t cuda_slot_bytes; /* of GPU memory for each; 0: a share of what is free */
+    char *cuda_precision;     /* f32, 3xtf32, tf32-early */
+
     uint64_t memory_budget_bytes; /* all of it; config_load() makes 0 a quarter of the
                                    * machine's or cgroup's memory */
     uint32_t slab_percent;        /* of the budget for slots */

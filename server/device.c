@@ -383,6 +383,11 @@ bool device_in_service(const struct device *device)
     return device->in_service;
 }
 
+bool device_standby(const struct device *device)
+{
+    return device->settings.standby;
+}
+
 void device_caps(const struct device *device, struct fire_caps *caps)
 {
     *caps = device->caps;

@@ -59,6 +59,7 @@ struct device_settings {
     struct fire_backend_settings backend_settings;
     uint32_t index;
     uint32_t slots_max; /* matrices of one batch */
+    bool standby;       /* takes work only when no other device is in service */
 };
 
 /* Opens the backend's device, checks it against the float64 reference on a few shapes (a device
@@ -80,6 +81,7 @@ uint32_t device_running(const struct device *device); /* batches with it */
 double device_backlog_s(const struct device *device); /* estimated seconds left of them */
 uint32_t device_urgent(const struct device *device);  /* urgent ones among them */
 bool device_in_service(const struct device *device);
+bool device_standby(const struct device *device);
 void device_caps(const struct device *device, struct fire_caps *caps);
 const char *device_backend_name(const struct device *device);
 struct cost_model *device_cost(struct device *device);

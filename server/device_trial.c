@@ -13,6 +13,10 @@
 #define TOLERANCE 1e-4 /* of the reference's norm */
 #define ROUNDS    3u   /* the fastest counts; the first one warms up */
 #define SLOTS_MAX 256u
+#define FEW       16u
+
+#define FEW_SECONDS 0.02
+#define SLOW_S      0.5 /* one round is enough */
 
 static const struct trial {
     uint32_t out;
@@ -183,6 +187,9 @@ static enum fire_status time_shape(const struct fire_backend *backend, struct fi
     for (uint32_t round = 0; round < ROUNDS && status == FIRE_OK; round++) {
         double seconds;
 
+        if (isfinite(*best) && *best > SLOW_S)
+            break;
+
         status = run_once(run, &seconds);
         *best = fmin(*best, seconds);
         if (status != FIRE_OK)
@@ -207,9 +214,20 @@ enum fire_status device_calibrate(const struct fire_backend *backend, struct fir
     enum fire_status status = time_shape(backend, device, &smallest, &plans[0], &overhead_s, error);
 
     for (uint32_t i = 0; i < COUNT_OF(calibrations) && status == FIRE_OK; i++) {
-        samples[i] = (struct cost_sample){ &plans[i], calibrations[i].matrices, 0 };
-        status =
-            time_shape(backend, device, &calibrations[i], &plans[i], &samples[i].seconds, error);
+        struct trial trial = calibrations[i];
+
+        /* A device that is slow with a few of them is not asked for all. */
+        if (trial.matrices > FEW) {
+            trial.matrices /= FEW;
+            status = time_shape(backend, device, &trial, &plans[i], &samples[i].seconds, error);
+        }
+        if (status == FIRE_OK &&
+            (trial.matrices == calibrations[i].matrices || samples[i].seconds < FEW_SECONDS)) {
+            trial = calibrations[i];
+            status = time_shape(backend, device, &trial, &plans[i], &samples[i].seconds, error);
+        }
+        samples[i].plan = &plans[i];
+        samples[i].matrix_count = trial.matrices;
     }
     if (status != FIRE_OK)
         return status;

@@ -6,6 +6,7 @@
 #include "config.h"
 #include "device.h"
 #include "log.h"
+#include "plugin.h"
 #include "server.h"
 
 #define TOKEN_BYTES_MAX 512u
@@ -45,13 +46,8 @@ static void on_selftest_batch(struct device *device, struct batch *batch, void *
 }
 
 /* Opening a device compares it with the float64 reference; that is the test. */
-static int selftest(const struct config *config)
+static int selftest_device(const struct device_settings *settings)
 {
-    const struct device_settings settings = {
-        .backend = fire_cpu_backend(),
-        .backend_settings = { .threads = config->threads, .path = config->path },
-        .slots_max = config->batch_matrices_max,
-    };
     struct fire_error error = { 0 };
     struct fire_caps caps = { 0 };
     struct device *device;
@@ -59,7 +55,7 @@ static int selftest(const struct config *config)
 
     if (uv_loop_init(&loop) != 0)
         return 1;
-    if (device_open(&loop, &settings, on_selftest_batch, NULL, &device, &error) != FIRE_OK) {
+    if (device_open(&loop, settings, on_selftest_batch, NULL, &device, &error) != FIRE_OK) {
         uv_run(&loop, UV_RUN_DEFAULT);
         uv_loop_close(&loop);
         return fail(&error);
@@ -71,6 +67,38 @@ static int selftest(const struct config *config)
     uv_run(&loop, UV_RUN_DEFAULT);
     uv_loop_close(&loop);
     return 0;
+}
+
+/* The CPU, and the GPUs if there are any and they are wanted. */
+static int selftest(const struct config *config)
+{
+    struct device_settings settings = {
+        .backend = fire_cpu_backend(),
+        .backend_settings = { .threads = config->threads,
+                              .path = config->path,
+                              .slots = config->cuda_slots,
+                              .slot_bytes = config->cuda_slot_bytes,
+                              .precision = config->cuda_precision },
+        .slots_max = config->batch_matrices_max,
+    };
+    struct fire_error error = { 0 };
+    struct fire_caps caps = { 0 };
+    int code = selftest_device(&settings);
+
+    if (strcmp(config->cuda, "off") == 0)
+        return code;
+    if (plugin_load(config->cuda_plugin, &settings.backend, &caps, &error) != FIRE_OK) {
+        if (strcmp(config->cuda, "require") == 0)
+            return fail(&error);
+        printf("no GPU: %s\n", error.message);
+        return code;
+    }
+    for (uint32_t i = 0; i < caps.threads; i++) {
+        settings.backend_settings.ordinal = i;
+        if (selftest_device(&settings) != 0)
+            code = 1;
+    }
+    return code;
 }
 
 static int serve(struct server *server)

@@ -102,11 +102,23 @@ void scheduler_add_device(struct scheduler *scheduler, struct device *device)
 
 struct device *first_in_service(const struct scheduler *scheduler)
 {
+    struct device *standby = NULL;
+
     for (uint32_t i = 0; i < scheduler->device_count; i++) {
-        if (device_in_service(scheduler->devices[i].device))
-            return scheduler->devices[i].device;
+        struct device *device = scheduler->devices[i].device;
+
+        if (device_in_service(device) && !device_standby(device))
+            return device;
+        if (device_in_service(device) && !standby)
+            standby = device;
     }
-    return NULL;
+    return standby;
+}
+
+bool takes_work(const struct scheduler *scheduler, const struct device *device)
+{
+    return device_in_service(device) &&
+           (!device_standby(device) || device_standby(first_in_service(scheduler)));
 }
 
 /* --- tenants --------------------------------------------------------------------------------- */
@@ -516,7 +528,7 @@ static double least_backlog_s(const struct scheduler *scheduler, uint32_t *devic
 
     *devices = 0;
     for (uint32_t i = 0; i < scheduler->device_count; i++) {
-        if (!device_in_service(scheduler->devices[i].device))
+        if (!takes_work(scheduler, scheduler->devices[i].device))
             continue;
         least = fmin(least, device_backlog_s(scheduler->devices[i].device));
         ++*devices;

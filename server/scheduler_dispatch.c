@@ -434,7 +434,7 @@ void dispatch(struct scheduler *scheduler)
     do {
         tell_ended(scheduler); /* whose callers may submit anew */
         for (uint32_t i = 0; i < scheduler->device_count; i++) {
-            while (device_in_service(scheduler->devices[i].device) &&
+            while (takes_work(scheduler, scheduler->devices[i].device) &&
                    dispatch_one(scheduler, &scheduler->devices[i])) {
             }
         }

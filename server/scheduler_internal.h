@@ -80,6 +80,8 @@ void end_waiting(struct scheduler *scheduler, struct job *job, enum fire_status 
 void tell_ended(struct scheduler *scheduler);
 void tenant_rest(struct scheduler *scheduler, struct tenant *tenant);
 struct device *first_in_service(const struct scheduler *scheduler);
+/* Whether batches go to it: it is in service, and not standing by for one that is. */
+bool takes_work(const struct scheduler *scheduler, const struct device *device);
 
 /* Device seconds of late: what was used a while ago counts less. */
 static inline double tenant_recent_s(const struct tenant *tenant, uint64_t now_ns)

@@ -20,6 +20,7 @@
 #include "log.h"
 #include "monitor.h"
 #include "rpc_server.h"
+#include "server_devices.h"
 #include "server_life.h"
 
 #define SIGNAL_COUNT 3u
@@ -163,7 +164,6 @@ static void on_device_closed(void *data)
 {
     struct life *life = data;
 
-    life->server->device = NULL;
     if (life->server->scheduler)
         scheduler_close(life->server->scheduler, on_scheduler_closed, life);
     else
@@ -175,10 +175,7 @@ static void on_monitor_closed(void *data)
     struct life *life = data;
 
     life->server->monitor = NULL;
-    if (life->server->device)
-        device_close(life->server->device, on_device_closed, life);
-    else
-        on_device_closed(life);
+    server_close_devices(life->server, on_device_closed, life);
 }
 
 static void on_alerts_closed(void *data)
@@ -281,53 +278,23 @@ static void open_own_handles(struct life *life)
     }
 }
 
-static bool any_device_in_service(struct server *server)
-{
-    for (uint32_t i = 0; i < scheduler_device_count(server->scheduler); i++) {
-        if (device_in_service(scheduler_device(server->scheduler, i)))
-            return true;
-    }
-    return false;
-}
-
-/* A device that is lost with nobody to replace it is a daemon that cannot serve: health says so. */
+/* A device that is lost with nobody to replace it is a daemon that cannot serve: health says so.
+ * Where the CPU takes over, the log and the metrics do. */
 static void on_batch_done(struct device *device, struct batch *batch, void *data)
 {
     struct server *server = data;
     const bool lost = batch->status == FIRE_DEVICE_LOST;
 
     scheduler_batch_done(device, batch, server->scheduler);
-    if (!lost || !server->ready || any_device_in_service(server))
+    if (lost && server_has_devices(server))
+        log_error("degraded", LOG_TEXT("message", "a device is lost: what was with it and what "
+                                                  "comes is computed by those that are left"));
+    if (!lost || !server->ready || server_has_devices(server))
         return;
     server->ready = false;
     rpc_server_set_serving(server->rpc, false);
     log_error("not_serving", LOG_TEXT("message", "no device is left: restart fired when the "
                                                  "device works again"));
-}
-
-static enum fire_status open_device(struct server *server, struct fire_error *error)
-{
-    const struct device_settings settings = {
-        .backend = fire_cpu_backend(),
-        .backend_settings = { .threads = server->config.threads,
-                              .path = server->config.path,
-                              .nice = server->config.nice },
-        .slots_max = server->config.batch_matrices_max,
-    };
-    struct fire_caps caps = { 0 };
-    enum fire_status status =
-        device_open(&server->loop, &settings, on_batch_done, server, &server->device, error);
-
-    if (status != FIRE_OK)
-        return status;
-    scheduler_add_device(server->scheduler, server->device);
-    device_caps(server->device, &caps);
-    log_info(
-        "device", LOG_U64("index", 0), LOG_TEXT("backend", device_backend_name(server->device)),
-        LOG_TEXT("name", caps.name), LOG_TEXT("path", caps.path), LOG_TEXT("reason", caps.reason),
-        LOG_U64("threads", caps.threads), LOG_F64("gflops_per_thread", caps.flops_per_s / 1e9));
-    metrics_set(server->metrics, METRIC_BUILD, FIRED_VERSION, caps.path, 1.0);
-    return FIRE_OK;
 }
 
 static enum fire_status open_core(struct server *server, struct fire_error *error)
@@ -359,7 +326,7 @@ static enum fire_status open_core(struct server *server, struct fire_error *erro
         status = scheduler_open(&server->loop, &settings, server->tenants, server->metrics,
                                 &server->scheduler, error);
     if (status == FIRE_OK)
-        status = open_device(server, error);
+        status = server_open_devices(server, on_batch_done, error);
     return status;
 }
 

@@ -12,11 +12,13 @@
 #include "auth.h"
 #include "budget.h"
 #include "config.h"
+#include "device.h"
 #include "metrics.h"
 #include "scheduler.h"
 #include "tenant.h"
 
-#define FIRED_VERSION "0.2.0"
+#define FIRED_VERSION      "0.2.0"
+#define SERVER_DEVICES_MAX 16u
 
 struct rpc_server;
 struct http;
@@ -28,10 +30,13 @@ struct server {
     uv_loop_t loop;
     struct metrics *metrics;
     struct tenants *tenants;
-    struct auth *auth;      /* replaced on reload */
-    struct budget messages; /* bytes of messages received or to be sent */
-    struct arena *arena;    /* slots of matrices */
-    struct device *device;
+    struct auth *auth;                          /* replaced on reload */
+    struct budget messages;                     /* bytes of messages received or to be sent */
+    struct arena *arena;                        /* slots of matrices */
+    struct device *devices[SERVER_DEVICES_MAX]; /* GPUs, then the CPU pool */
+    uint32_t device_count;
+    void (*devices_closed)(void *data); /* while they are being closed */
+    void *devices_closed_data;
     struct scheduler *scheduler;
     struct monitor *monitor;   /* the history; never NULL while calls are served */
     struct alerts_run *alerts; /* NULL once the daemon closes */

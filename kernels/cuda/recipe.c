@@ -20,7 +20,7 @@
 #define WIDEN          1.00001
 #define LANCZOS_BEFORE 40u
 #define LANCZOS_AFTER  12u
-#define ROUNDOFF       1.2e-7 /* of f32, times what a step adds up to */
+#define ROUNDOFF       3e-8 /* of f32, times what a step adds up to */
 
 /* c0 + c1 G + … + c4 G^4 as a (G^2 + b G + c)^2 + d G + e. */
 static struct recipe_step squared_form(const double *power)
