@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import errors
 from ._daemon import embedded
-from ._flat import STATISTICS, FlatSet, Item, Options
+from ._flat import STATISTICS, FlatSet, Item, Options, failure
 from ._library import STATUS_OK, last_error, library
 from ._result import Report, TensorResult
 
@@ -286,6 +286,37 @@ class Client:
             warnings.warn(f"fired: computing locally: {reason}", errors.FiredWarning, 2)
             results, place = self._compute(items, **call, local=True), "local"
         return Report(tuple(results), place, reason, time.monotonic() - start)
+
+    # --- history ---
+
+    def advise(self, run: str | None = None) -> list[dict[str, str | float]]:
+        """What the daemon advises about a run whose history it keeps, layer by layer: `layer`,
+        `verdict` ("leave_it", "watch", "reinit", "unknown"), `rule`, `reason`, `intervention` and
+        more. Calls with `run=` and `step=` make the history."""
+        name = run or self.run
+        if not name:
+            raise errors.ParameterError("advice is about a run: give run=")
+        lib, table = library(), ctypes.c_void_p()
+        with self._handle(self._addr == "local") as handle:
+            status = lib.fire_client_advise(handle, name.encode(), ctypes.byref(table), None)
+        if status != STATUS_OK:
+            raise failure(status, 0, last_error(), None)
+        try:
+            columns = [lib.fire_table_name(table, c) for c in range(lib.fire_table_columns(table))]
+            rows: list[dict[str, str | float]] = []
+            for row in range(lib.fire_table_rows(table)):
+                cells: dict[str, str | float] = {}
+                for column, title in enumerate(columns):
+                    words = lib.fire_table_text(table, row, column)
+                    cells[title.decode()] = (
+                        words.decode()
+                        if words is not None
+                        else float(lib.fire_table_number(table, row, column))
+                    )
+                rows.append(cells)
+            return rows
+        finally:
+            lib.fire_table_close(table)
 
     # --- numpy ---
 

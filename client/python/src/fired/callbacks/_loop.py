@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from .. import errors
 from .._result import Report
 from ._triggers import Situation, Trigger, as_trigger
 
@@ -88,12 +89,18 @@ class Loop:
         return sum(ratios) / len(ratios) if ratios else None
 
     def advice(self) -> str | None:
-        """What the daemon advises about this run, None when nothing."""
-        advise = getattr(self.client, "advise", None)
-        if advise is None or not self.run:
+        """Why the daemon advises to reinitialise layers of this run, None when it does not."""
+        run = self.run or self.client.run
+        if run is None:
+            raise errors.ParameterError("advice is about a run: give run= to the loop or client")
+        try:
+            rows = self.client.advise(run)
+        except errors.ServiceError:
+            if self.client.on_error == "raise":
+                raise
             return None
-        answer: str | None = advise(self.run)
-        return answer
+        layers = [str(row["layer"]) for row in rows if row.get("verdict") == "reinit"]
+        return f"advised for {', '.join(layers)}" if layers else None
 
     def due(self, step: int, metric: float | None = None, task: Any = None) -> str | None:
         """The reason to act at this step, or None; asks the rule once."""
