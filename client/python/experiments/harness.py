@@ -112,9 +112,10 @@ def interval_text(interval: stats.Interval, sign: bool = False) -> str:
     return f"{mean} [{interval.low:.4f}, {interval.high:.4f}]"
 
 
-def report(experiment: Experiment, rows: Sequence[Row], command: str) -> str:
+def report(experiment: Experiment, rows: Sequence[Row], commands: Sequence[str]) -> str:
     """Markdown: each method's mean, and its paired differences from warm and from fired."""
-    lines = [f"# {experiment.name}", "", experiment.about, "", f"Command: `{command}`", ""]
+    lines = [f"# {experiment.name}", "", experiment.about, "", "Made by", "", "```sh", *commands,
+             "```", ""]
     for metric in experiment.metrics:
         methods = [name for name in methods_in(rows) if values_of(rows, name, metric)]
         if not methods:
@@ -228,15 +229,21 @@ def output_of(experiment: Experiment, arguments: argparse.Namespace) -> pathlib.
     return folder / f"{experiment.name}.json"
 
 
-def command_of(experiment: Experiment, arguments: argparse.Namespace, seeds: int) -> str:
-    """The command that makes the whole file, whatever parts it was made in."""
-    words = ["python", "-m", f"experiments.{experiment.name}", "--seeds", str(seeds),
-             "--first-seed", str(arguments.first_seed)]
-    return shlex.join(words + ([] if arguments.size == "full" else [f"--{arguments.size}"]))
-
-
-def seeds_in(rows: Sequence[Row]) -> int:
-    return len({row["seed"] for row in rows})
+def commands_of(experiment: Experiment, rows: Sequence[Row], size: str) -> list[str]:
+    """The commands that make the whole file, whatever parts it was made in: one for each count of
+    seeds that methods have."""
+    by_seeds: dict[tuple[int, int], list[str]] = {}
+    for method in methods_in(rows):
+        seeds = {row["seed"] for row in rows if row["method"] == method}
+        by_seeds.setdefault((min(seeds), len(seeds)), []).append(method)
+    commands = []
+    for (first, count), methods in sorted(by_seeds.items()):
+        words = ["python", "-m", f"experiments.{experiment.name}", "--seeds", str(count),
+                 "--first-seed", str(first)]
+        words += [] if size == "full" else [f"--{size}"]
+        words += [] if set(methods) == set(experiment.methods) else ["--methods", ",".join(methods)]
+        commands.append(shlex.join(words))
+    return commands
 
 
 def run_all(experiment: Experiment, methods: Sequence[str], seeds: Sequence[int], size: str,
@@ -279,8 +286,7 @@ def main(experiment: Experiment, arguments: Sequence[str] | None = None) -> int:
         experiment, methods, seeds, parsed.size, path)
     if not rows:
         parser.error(f"{path} has no results yet")
-    command = command_of(experiment, parsed, seeds_in(rows))
-    text = report(experiment, rows, command)
+    text = report(experiment, rows, commands_of(experiment, rows, parsed.size))
     path.with_suffix(".md").write_text(text, encoding="utf-8")
     picture(experiment, rows, path.with_suffix(".png"))
     print(text)
