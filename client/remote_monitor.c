@@ -45,7 +45,7 @@ static gpr_timespec until(double end_s)
         gpr_time_from_micros((int64_t)(1e6 * (left_s > 0.0 ? left_s : 0.0)), GPR_TIMESPAN));
 }
 
-/* Runs one attempt in `set`, which holds nothing but it; `set->call` is NULL afterwards. */
+/* Runs one attempt in `set`, which holds nothing but it; release_attempt() ends it. */
 static void run_attempt(struct remote_set *set, const char *path, const ProtobufCMessage *request)
 {
     struct remote_attempt *attempt = &set->attempt;
@@ -76,20 +76,23 @@ static void run_attempt(struct remote_set *set, const char *path, const Protobuf
             fire_fail(&attempt->fault, FIRE_DEVICE_LOST, NULL,
                       "gRPC did not take a call's operations; try again");
     }
-    grpc_call_unref(set->call);
-    set->call = NULL;
     grpc_completion_queue_shutdown(queue);
     grpc_completion_queue_destroy(queue);
 }
 
-static void release_attempt(struct remote_attempt *attempt)
+/* The call goes last: the metadata it received lives in it. */
+static void release_attempt(struct remote_set *set)
 {
+    struct remote_attempt *attempt = &set->attempt;
+
     grpc_metadata_array_destroy(&attempt->initial);
     grpc_metadata_array_destroy(&attempt->trailing);
     grpc_slice_unref(attempt->details);
     gpr_free((void *)(uintptr_t)attempt->core_text);
     grpc_byte_buffer_destroy(attempt->sending);
     grpc_byte_buffer_destroy(attempt->received);
+    grpc_call_unref(set->call);
+    set->call = NULL;
 }
 
 /* Waits before another attempt, where retries, budget and deadline allow one. */
@@ -151,7 +154,7 @@ enum fire_status remote_monitor(struct fire_client *base, const char *method,
                           "of this library (%s)?",
                           remote_channel_address(remote->channel), FIRE_VERSION);
         }
-        release_attempt(&set.attempt);
+        release_attempt(&set);
     } while (again && wait_for_retry(&set, retry_s));
     return error->status;
 }

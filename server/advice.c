@@ -7,8 +7,10 @@
  * Limits were set on training runs of development seeds (tests/server/advice) and are judged on
  * others. What was seen there: raw DfI grows 12 to 30 times in layers of networks that learn as
  * well as new ones, but then their dormant ratio does not rise; in networks that hardly learn any
- * more it grows 40 to 250 times, or 10 times and more while units fall silent. Effective rank falls
- * in both, so it is only worth watching. */
+ * more it grows 40 to 250 times, or 10 times and more while units fall silent. A layer that reads
+ * the data (many more inputs than outputs) is no witness: its DfI grows 25 to 70 times and half of
+ * its units fall silent in networks that learn well. Effective rank falls in both, so it is only
+ * worth watching. */
 #include "advice.h"
 
 #include <inttypes.h>
@@ -35,12 +37,12 @@
 #define DFI_GROWTH_REINIT   40.0 /* alone */
 #define DFI_GROWTH_DORMANT  10.0 /* while units fall silent */
 #define DFI_GROWTH_WATCH    10.0
-#define DORMANT_LIMIT       0.25
-#define DORMANT_RISE        0.15
-#define DORMANT_RISE_BESIDE 0.10 /* beside a growing DfI */
-#define DORMANT_HIGH        0.5
-#define GRADIENT_DORMANT    0.4
-#define GRADIENT_RISE       0.2
+#define DATA_FACING         4 /* so many times more inputs than outputs: DfI is only watched */
+#define DORMANT_LIMIT       0.65
+#define DORMANT_RISE        0.25
+#define DORMANT_RISE_BESIDE 0.1 /* beside a growing DfI */
+#define DORMANT_WATCH       0.25
+#define DORMANT_RISE_WATCH  0.15
 #define GRADIENT_NORM_LIMIT 1e-6
 #define RANK_SHARE_WATCH    0.7
 
@@ -68,8 +70,9 @@ static const char *const statistic_names[KINDS] = {
 struct evidence {
     const struct advice_layer *layer;
     struct trend trends[KINDS];
-    double dfi_base; /* what DfI is compared with */
-    double growth;   /* DfI now over that; 0: unknown */
+    double dfi_base;  /* what DfI is compared with */
+    double growth;    /* DfI now over that; 0: unknown */
+    bool data_facing; /* it reads the data, so its DfI decides nothing */
 };
 
 /* --- trends ----------------------------------------------------------------------------------- */
@@ -196,6 +199,7 @@ static void dfi_compare(struct evidence *evidence)
         for (uint32_t axis = 2; axis < shape->axes; axis++)
             taps *= (double)shape->size[axis];
         base = fmax(base, DFI_FRESH_MEAN * (double)(m < n ? m : n) * taps);
+        evidence->data_facing = shape->axes == 2 && n / DATA_FACING >= m;
     }
     evidence->dfi_base = base;
     evidence->growth = base > 0.0 ? dfi->now / base : 0.0;
@@ -242,7 +246,7 @@ static bool judge_gradient_dormant(const struct evidence *evidence, int64_t *sin
                                    char *reason)
 {
     return judge_share(&evidence->trends[GRADIENT_DORMANT_RATIO], "gradient-dormant ratio",
-                       GRADIENT_DORMANT, GRADIENT_RISE, since_step, reason);
+                       DORMANT_LIMIT, DORMANT_RISE, since_step, reason);
 }
 
 static void dfi_reason(const struct evidence *evidence, double times, int64_t *since_step,
@@ -258,7 +262,7 @@ static void dfi_reason(const struct evidence *evidence, double times, int64_t *s
 
 static bool judge_dfi(const struct evidence *evidence, int64_t *since_step, char *reason)
 {
-    if (!(evidence->growth >= DFI_GROWTH_REINIT))
+    if (evidence->data_facing || !(evidence->growth >= DFI_GROWTH_REINIT))
         return false;
     dfi_reason(evidence, DFI_GROWTH_REINIT, since_step, "", reason);
     return true;
@@ -269,7 +273,7 @@ static bool judge_dfi_dormant(const struct evidence *evidence, int64_t *since_st
     const struct trend *dormant = &evidence->trends[DORMANT];
     char beside[96];
 
-    if (!(evidence->growth >= DFI_GROWTH_DORMANT) || !dormant->series ||
+    if (evidence->data_facing || !(evidence->growth >= DFI_GROWTH_DORMANT) || !dormant->series ||
         !(dormant->now - dormant->low >= DORMANT_RISE_BESIDE))
         return false;
     snprintf(beside, sizeof(beside), ", and the dormant ratio has risen from %.3g to %.3g",
@@ -287,17 +291,10 @@ static bool judge_dfi_grown(const struct evidence *evidence, int64_t *since_step
     return true;
 }
 
-static bool judge_dormant_high(const struct evidence *evidence, int64_t *since_step, char *reason)
+static bool judge_dormant_grown(const struct evidence *evidence, int64_t *since_step, char *reason)
 {
-    const struct trend *dormant = &evidence->trends[DORMANT];
-
-    if (!dormant->series || !(dormant->now >= DORMANT_HIGH))
-        return false;
-    *since_step = since(dormant, DORMANT_HIGH, 1);
-    snprintf(reason, ADVICE_REASON_BYTES,
-             "the dormant ratio is %.3g, but it has not risen: its low was %.3g", dormant->now,
-             dormant->low);
-    return true;
+    return judge_share(&evidence->trends[DORMANT], "dormant ratio", DORMANT_WATCH,
+                       DORMANT_RISE_WATCH, since_step, reason);
 }
 
 static bool judge_rank(const struct evidence *evidence, int64_t *since_step, char *reason)
@@ -325,7 +322,7 @@ static const struct {
     { "dfi_and_dormant", ADVICE_REINIT, judge_dfi_dormant },
     { "gradient_dormant_rising", ADVICE_REINIT, judge_gradient_dormant },
     { "dfi_grown", ADVICE_WATCH, judge_dfi_grown },
-    { "dormant_high", ADVICE_WATCH, judge_dormant_high },
+    { "dormant_grown", ADVICE_WATCH, judge_dormant_grown },
     { "rank_falling", ADVICE_WATCH, judge_rank },
 };
 #define RULE_COUNT (sizeof(rules) / sizeof(rules[0]))

@@ -191,6 +191,38 @@ START_TEST(advice_names_the_layer_that_fails)
 }
 END_TEST
 
+/* A client opened with a run means it where none is named; its Reinit leaves an event. */
+START_TEST(a_client_has_a_run_of_its_own)
+{
+    static float weights[16 * 16];
+    struct fire_tensor tensor = {
+        .name = "w", .dtype = FIRE_F32, .shape = { 2, { 16, 16 } }, .data = weights, .out = weights
+    };
+    struct fire_table *table = NULL;
+    size_t rows = 0;
+
+    for (size_t i = 0; i < 256; i++)
+        weights[i] = (float)sin(1.7 * (double)i * (double)i);
+    ck_assert_int_eq(fire_options_preset(&tensor.options, "fire", NULL), FIRE_OK);
+    ck_assert_msg(fire_client_reinit(client, &tensor, 1, FIRE_STATISTICS_BASIC, NULL) == FIRE_OK,
+                  "%s", fire_last_error());
+    /* It is recorded after it was answered. */
+    for (int i = 0; rows == 0 && i < READY_S_MAX * 50; i++) {
+        if (fire_client_events(client, NULL, 0, &table, NULL) == FIRE_OK)
+            rows = fire_table_rows(table);
+        if (!rows) {
+            fire_table_close(table);
+            nanosleep(&(struct timespec){ .tv_nsec = 20000000 }, NULL);
+        }
+    }
+    ck_assert_uint_eq(rows, 1);
+    ck_assert_str_eq(text_at(table, 0, "kind"), "reinit");
+    ck_assert_str_eq(text_at(table, 0, "run"), "own");
+    ck_assert_str_eq(text_at(table, 0, "layer"), "w");
+    fire_table_close(table);
+}
+END_TEST
+
 START_TEST(the_flat_doors_do_the_same)
 {
     const char *layers[] = { "a", NULL, "a" };
@@ -269,6 +301,7 @@ int main(void)
     tcase_add_checked_fixture(cases, begin, end);
     tcase_add_test(cases, what_is_reported_is_there);
     tcase_add_test(cases, advice_names_the_layer_that_fails);
+    tcase_add_test(cases, a_client_has_a_run_of_its_own);
     tcase_add_test(cases, the_flat_doors_do_the_same);
     tcase_add_test(cases, mistakes_are_said_in_words);
     tcase_add_test(cases, nobody_there_is_said);

@@ -18,7 +18,7 @@ import threading
 
 import numpy as np
 import pytest
-from daemon import FIRECTL, WAIT_S, daemon, fired, firectl, start
+from daemon import FIRECTL, WAIT_S, daemon, fired, firectl, gaussian, load, save, start
 
 assert daemon and start  # fixtures, found by their names
 
@@ -210,6 +210,34 @@ def test_a_long_run_is_exported_whole(daemon, tmp_path):
     with open(tmp_path / "long.csv", newline="", encoding="utf-8") as file:
         found = [(int(row["step"]), float(row["value"])) for row in csv.DictReader(file)]
     assert found == [(step, step % 97) for step in steps]
+
+
+def test_a_reinitialisation_is_seen_and_its_spectra_are_exported(daemon, tmp_path):
+    save(tmp_path / "in.safetensors", {"fc.weight": gaussian(24, 32)})
+    ask(daemon, "reinit", tmp_path / "in.safetensors", "-o", tmp_path / "out.safetensors",
+        "--arch", "none", "--spectrum", "--run", "rescued", "--step", "120")
+
+    def recorded():
+        done = subprocess.run([str(FIRECTL), "show", "rescued", "--json", "--addr",
+                               daemon.address], capture_output=True, text=True, check=False,
+                              timeout=WAIT_S)
+        return [one for one in map(json.loads, done.stdout.splitlines()) if one.get("event")]
+
+    daemon.wait_for(lambda: bool(recorded()), "the event of the reinitialisation")
+    event = recorded()[0]
+    assert (event["kind"], event["step"], event["layer"]) == ("reinit", 120, "fc.weight")
+    assert event["values"]["dfi_after"] < event["values"]["dfi_before"]
+    assert "reinit" in ask(daemon, "show", "rescued").stdout
+    events = ask(daemon, "export", "rescued", "--events", "--format", "csv").stdout
+    assert events.splitlines()[0] == "id,kind,time_ms,step,layer,text" and ",reinit," in events
+    if not event.get("spectrum_before"):
+        done = ask(daemon, "export", "rescued", "-o", tmp_path / "s.safetensors", code=1)
+        assert "spectra" in done.stderr
+        return
+    ask(daemon, "export", "rescued", "-o", tmp_path / "s.safetensors")
+    spectra = load(tmp_path / "s.safetensors")
+    after = next(one for name, one in spectra.items() if name.endswith("spectrum_after"))
+    assert after.array().max() / after.array().min() < 1.01
 
 
 def test_watch_shows_what_comes(daemon):
