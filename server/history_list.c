@@ -54,23 +54,28 @@ void run_summaries_release(struct history *history)
 
 /* --- what a summary says ---------------------------------------------------------------------- */
 
-static bool on_statistic(void *data, const struct sql_value *columns, size_t count)
+/* Each name once; neighbours among a run's series mostly repeat the same few. */
+static enum fire_status collect_statistics(const struct run_state *run, struct run_summary *summary)
 {
-    struct run_summary *summary = data;
-    char **grown;
+    for (size_t i = 0; i < run->series_count; i++) {
+        const char *name = run->series[i].statistic;
+        char **grown;
+        size_t at = 0;
 
-    (void)count;
-    if (strcmp(columns[0].data, HISTORY_TIME_STATISTIC) == 0)
-        return true;
-    grown = realloc(summary->statistics, (summary->statistic_count + 1) * sizeof(*grown));
-    if (!grown)
-        return false;
-    summary->statistics = grown;
-    summary->statistics[summary->statistic_count] = strdup(columns[0].data);
-    if (!summary->statistics[summary->statistic_count])
-        return false;
-    summary->statistic_count++;
-    return true;
+        while (at < summary->statistic_count && strcmp(summary->statistics[at], name) != 0)
+            at++;
+        if (at < summary->statistic_count || strcmp(name, HISTORY_TIME_STATISTIC) == 0)
+            continue;
+        grown = realloc(summary->statistics, (at + 1) * sizeof(*grown));
+        if (!grown)
+            return FIRE_NO_MEMORY;
+        summary->statistics = grown;
+        grown[at] = strdup(name);
+        if (!grown[at])
+            return FIRE_NO_MEMORY;
+        summary->statistic_count++;
+    }
+    return FIRE_OK;
 }
 
 static int compare_names(const void *left, const void *right)
@@ -172,10 +177,8 @@ static enum fire_status summarize(struct history *history, const char *tenant, c
     enum fire_status status = run_read(history, tenant, run, &state, error);
 
     summary_empty(summary);
-    if (status == FIRE_OK)
-        status = SQL_RUN(history->db, SQL_STATISTIC_LIST, on_statistic, summary, error,
-                         sql_number(state.row.id));
-    /* A database may sort by a language. */
+    if (status == FIRE_OK && collect_statistics(&state, summary) != FIRE_OK)
+        status = read_fail(error, FIRE_NO_MEMORY);
     if (summary->statistic_count > 1)
         qsort(summary->statistics, summary->statistic_count, sizeof(*summary->statistics),
               compare_names);

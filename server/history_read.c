@@ -71,10 +71,14 @@ enum fire_status read_cells(struct history *history, const struct run_row *row, 
                             struct chunk_cells *cells, struct fire_error *error)
 {
     struct cells_reading reading = { .cells = cells, .range = range };
-    enum fire_status status =
-        SQL_RUN(history->db, SQL_CHUNK_RANGE, on_chunk, &reading, error, sql_number(series),
-                sql_number(range->first), sql_number(range->last), sql_number(row->first_seen_ms),
-                sql_number(row->last_seen_ms), sql_number(range->level));
+    enum fire_status status = FIRE_OK;
+
+    /* A run that is all in logs has no chunks to look for. */
+    if (row->points != row->pending_points)
+        status = SQL_RUN(history->db, SQL_CHUNK_RANGE, on_chunk, &reading, error,
+                         sql_number(series), sql_number(range->first), sql_number(range->last),
+                         sql_number(row->first_seen_ms), sql_number(row->last_seen_ms),
+                         sql_number(range->level));
 
     chunk_points_release(&reading.points);
     if (status == FIRE_OK && reading.status == FIRE_OK)

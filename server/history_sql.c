@@ -65,9 +65,6 @@ const struct sql_source sql_sources[SQL_STATEMENT_COUNT] = {
     [SQL_SERIES_SEAL] = { "UPDATE series SET sealed_step = $2 WHERE id = $1 AND sealed_step < $2",
                           "nn" },
     [SQL_SERIES_DELETE] = { "DELETE FROM series WHERE run_id = $1", "n" },
-    [SQL_STATISTIC_LIST] = { "SELECT DISTINCT statistic FROM series WHERE run_id = $1 "
-                             "ORDER BY statistic",
-                             "n" },
     [SQL_TAIL_LIST] = { "SELECT c.series_id, max(c.last_step) FROM chunk c "
                         "JOIN series s ON s.id = c.series_id WHERE s.run_id = $1 "
                         "GROUP BY c.series_id",

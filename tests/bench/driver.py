@@ -39,6 +39,7 @@ BENCHES = {
     "fairness": "a small call beside a flood of large ones; two floods of weights 1:3",
     "deadlines": "how late an expired call hears of it, and that it is never computed",
     "overload": "ten times more than can be served, for a minute",
+    "history": "points into SQLite and PostgreSQL, heatmaps and lists out; what recording costs",
     "soak": "ten minutes of mixed calls: the memory must not grow",
 }
 

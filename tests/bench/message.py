@@ -1,4 +1,5 @@
 """Requests as bytes: a little protobuf writer, so that a bench needs no generated code."""
+import struct
 
 STATISTICS = {"none": 1, "basic": 2, "spectrum": 3}
 DTYPES = {"f8": 1, "f4": 2, "f2": 4}
@@ -23,8 +24,8 @@ def field(number, content):
     return varint(number << 3 | 2) + varint(len(content)) + bytes(content)
 
 
-def reinit_request(arrays, options=None, statistics="basic"):
-    """fire.v1.ReinitRequest with one tensor an array, named w0, w1, …"""
+def reinit_request(arrays, options=None, statistics="basic", run=None, step=0):
+    """fire.v1.ReinitRequest with one tensor an array, named w0, w1, …; a run is recorded."""
     parts = []
     for index, array in enumerate(arrays):
         header = (field(1, f"w{index}")
@@ -32,9 +33,26 @@ def reinit_request(arrays, options=None, statistics="basic"):
                   + field(3, DTYPES[array.dtype.str[1:]]))
         parts.append(field(1, header))
     chosen = b"".join(field(OPTION_FIELDS[key], value) for key, value in (options or {}).items())
-    parts.append(field(2, field(2, chosen) + field(3, STATISTICS[statistics])))
+    recorded = field(8, run) + field(9, step) if run else b""
+    parts.append(field(2, field(2, chosen) + field(3, STATISTICS[statistics]) + recorded))
     parts += [field(100, array.tobytes()) for array in arrays]
     return b"".join(parts)
+
+
+def report_request(run, series):
+    """fire.v1.ReportRequest; `series` is a list of (layer, statistic, steps, values)."""
+    parts = [field(1, run)]
+    for layer, statistic, steps, values in series:
+        parts.append(field(3, field(1, layer) + field(2, statistic)
+                           + field(3, b"".join(varint(step) for step in steps))
+                           + field(4, struct.pack(f"<{len(values)}d", *values))))
+    return b"".join(parts)
+
+
+def query_request(run, statistics=(), resolution=0):
+    """fire.v1.QueryRequest over all layers and steps."""
+    return b"".join([field(1, run), *(field(3, name) for name in statistics),
+                     field(6, resolution)])
 
 
 def grpc_body(message):

@@ -1,25 +1,23 @@
 """The history: what is acknowledged is there after kill -9 and there once; a store that is full,
 locked, damaged or gone refuses reports, leaves Reinit alone, says so and comes back by itself."""
 
-import glob
 import os
-import pwd
 import random
 import resource
-import shutil
 import signal
 import sqlite3
-import subprocess
-import tempfile
+import sys
 import threading
 import time
-from pathlib import Path
 
 import grpc
 import pytest
-from daemon import (WAIT_S, daemon, gaussian, header, health_pb2, refused, reinit_pb2, request,
-                    start, stream_messages)
+from daemon import (ROOT, WAIT_S, daemon, gaussian, header, health_pb2, refused, reinit_pb2,
+                    request, start, stream_messages)
 from fire.v1 import monitor_pb2, monitor_pb2_grpc
+
+sys.path.insert(0, str(ROOT / "tests" / "python"))
+from postgres import MISSING, Postgres, programs  # noqa: E402
 
 assert daemon and start  # fixtures, found by their names
 
@@ -363,59 +361,11 @@ def test_a_damaged_database_is_set_aside(tmp_path, start):
     assert query(again, "new")["layer", "dfi"] == {1: 1.0}
 
 
-class Postgres:
-    """Debian's PostgreSQL in a folder of its own, on a unix socket there. It does not run as
-    root."""
-
-    def __init__(self):
-        found = sorted(glob.glob("/usr/lib/postgresql/*/bin"))
-        if not found:
-            pytest.skip("PostgreSQL is not installed (apt-get install postgresql)")
-        self.programs = Path(found[-1])
-        self.folder = Path(tempfile.mkdtemp(prefix="fired-postgres-"))
-        self.user = {}
-        if os.geteuid() == 0:
-            user = pwd.getpwnam("postgres")
-            self.user = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
-            os.chown(self.folder, user.pw_uid, user.pw_gid)
-        self.url = f"host={self.folder} user=fired dbname=postgres"
-        self.process = None
-        subprocess.run([self.programs / "initdb", "-D", self.folder / "data", "-A", "trust", "-U",
-                        "fired", "--no-sync"], check=True, stdout=subprocess.DEVNULL,
-                       cwd=self.folder, **self.user)
-
-    def start(self):
-        self.process = subprocess.Popen(
-            [self.programs / "postgres", "-D", self.folder / "data", "-k", self.folder, "-c",
-             "listen_addresses=", "-c", "fsync=off"], cwd=self.folder, stderr=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, **self.user)
-        end = time.monotonic() + WAIT_S
-        while subprocess.run([self.programs / "pg_isready", "-q", "-h", self.folder],
-                             check=False).returncode != 0:
-            assert time.monotonic() < end, "PostgreSQL did not start"
-            threading.Event().wait(0.05)
-
-    def children(self):
-        """Its processes, itself first."""
-        listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(self.process.pid)], text=True,
-                                capture_output=True, check=False).stdout
-        return [self.process.pid, *map(int, listed.split())]
-
-    def stop(self):
-        if self.process:
-            self.process.send_signal(signal.SIGQUIT)
-            self.process.wait(WAIT_S)
-            self.process = None
-
-    def close(self):
-        self.stop()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
 @pytest.fixture
 def postgres():
-    made = Postgres()
-    made.start()
+    if not programs():
+        pytest.skip(MISSING)
+    made = Postgres().start()
     yield made
     made.close()
 
@@ -434,7 +384,7 @@ def test_a_postgres_that_goes_away(start, postgres):
 def test_a_silent_postgres_keeps_nobody_from_stopping(start, postgres):
     one = start("--history", "postgres", "--history-url", postgres.url)
     report(one, "run", series("layer", [1]))
-    stopped = postgres.children()
+    stopped = postgres.processes()
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
     try:
