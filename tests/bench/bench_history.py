@@ -1,4 +1,4 @@
-"""history: points in, with dashboards open; a heatmap and a list out; what recording costs Reinit."""
+"""history: points in, with dashboards open; a heatmap and a list out; what recording costs."""
 import os
 import random
 import statistics
