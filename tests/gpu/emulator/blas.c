@@ -2,6 +2,7 @@
  * operand inside one live allocation, C apart from A and B, workspace given and not lost. */
 #include "blas.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -288,9 +289,9 @@ static int check_product(const struct cublasContext *context, const struct blas_
 /* The rate that fits the precision, less what whole tiles on whole waves waste. */
 static void set_cost(struct emu_op *op, const struct blas_product *p, const struct emu_model *model)
 {
-    const double tiles =
-        (double)((p->m + TILE - 1) / TILE) * (double)((p->n + TILE - 1) / TILE) * p->batch;
-    const double waves = (double)(long long)((tiles - 1.0) / model->multiprocessors) + 1.0;
+    const long long tiles =
+        (long long)((p->m + TILE - 1) / TILE) * ((p->n + TILE - 1) / TILE) * p->batch;
+    const double waves = ceil((double)tiles / model->multiprocessors);
     const double used =
         (double)p->m * p->n * p->batch / (waves * model->multiprocessors * TILE * TILE);
     double rate = model->fp32_flops;

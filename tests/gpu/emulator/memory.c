@@ -132,7 +132,7 @@ static void on_fault(int signal_number, siginfo_t *info, void *context)
                           emu_world.running,
                           emu_memory_words((void *)(uintptr_t)(address - (uint64_t)memory.shadow)));
     if (length > 0 && write(STDERR_FILENO, words, (size_t)length) < 0)
-        length = 0;
+        _exit(SIGSEGV); /* nobody can be told */
     sigaction(signal_number, &memory.old_handler, NULL);
 }
 

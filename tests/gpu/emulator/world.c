@@ -29,6 +29,9 @@ static const struct {
 
 static struct {
     pthread_mutex_t lock;
+    pthread_cond_t turn;
+    uint64_t ticket_next; /* first come, first served: threads take turns as devices would */
+    uint64_t ticket_served;
     bool ready;
     uint64_t calls_of[API_COUNT];
     char complaint[COMPLAINT_BYTES];
@@ -43,9 +46,8 @@ static struct {
     size_t log_count;
     bool logging;
     const char *report;
-    double clock_epoch_s; /* bumped by reset_clock: threads start again from 0 */
-    uint64_t clock_round;
-} state = { .lock = PTHREAD_MUTEX_INITIALIZER };
+    uint64_t clock_round; /* bumped by reset_clock: threads start again from 0 */
+} state = { .lock = PTHREAD_MUTEX_INITIALIZER, .turn = PTHREAD_COND_INITIALIZER };
 
 static __thread struct {
     uint32_t device;
@@ -176,7 +178,13 @@ static void read_settings(void)
 
 void emu_lock(void)
 {
+    uint64_t ticket;
+
     pthread_mutex_lock(&state.lock);
+    ticket = state.ticket_next++;
+    while (state.ticket_served != ticket)
+        pthread_cond_wait(&state.turn, &state.lock);
+    pthread_mutex_unlock(&state.lock);
     if (!state.ready) {
         state.ready = true;
         state.fail_api = API_COUNT;
@@ -191,6 +199,9 @@ void emu_lock(void)
 
 void emu_unlock(void)
 {
+    pthread_mutex_lock(&state.lock);
+    state.ticket_served++;
+    pthread_cond_broadcast(&state.turn);
     pthread_mutex_unlock(&state.lock);
 }
 

@@ -183,7 +183,7 @@ extern "C" __attribute__((visibility("default"))) const char *kernel_run(
                     return "too much dynamic shared memory";
                 if (__start_fire_shared)
                     memset(__start_fire_shared, KERNEL_POISON,
-                           (size_t)(__stop_fire_shared - __start_fire_shared));
+                           (uintptr_t)__stop_fire_shared - (uintptr_t)__start_fire_shared);
                 words = fibers_run(threads, body, select_thread);
                 if (words)
                     return explain(words);
