@@ -101,7 +101,7 @@ void gpu_batch_init(struct gpu_batch *batch, const struct gpu_case *what, uint64
                   error.message);
     fire_view_at(&shape, &batch->options, 0, &view);
     ck_assert_msg(fire_plan_make(&batch->plan, &batch->options, &view, what->output,
-                                 FIRE_STATISTICS_BASIC | FIRE_STATISTICS_RESIDUAL,
+                                 what->plain ? 0 : FIRE_STATISTICS_BASIC | FIRE_STATISTICS_RESIDUAL,
                                  &error) == FIRE_OK,
                   "%s", error.message);
     batch->matrix_floats = (size_t)batch->plan.rows * batch->plan.cols;

@@ -46,6 +46,7 @@ struct gpu_case {
     uint32_t in;
     uint32_t count;
     enum fire_dtype output; /* 0 is f64; tests say FIRE_F32 */
+    bool plain;             /* without statistics, whose sums are slow to emulate */
 };
 
 void gpu_batch_init(struct gpu_batch *batch, const struct gpu_case *what, uint64_t seed);

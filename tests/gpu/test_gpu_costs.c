@@ -15,9 +15,9 @@
 #define FLOPS_SHARE    0.4
 
 static const struct gpu_case cases[] = {
-    { "fire", "", 24, 24, 8, FIRE_F32 },
-    { "official-vision", "", 96, 96, 4, FIRE_F32 },
-    { "official-gpt", "", 256, 64, 4, FIRE_F32 },
+    { "fire", "", 24, 24, 8, FIRE_F32, false },
+    { "official-vision", "", 96, 96, 4, FIRE_F32, false },
+    { "official-gpt", "", 256, 64, 4, FIRE_F32, .plain = true },
 };
 #define CASES (sizeof(cases) / sizeof(cases[0]))
 
@@ -53,7 +53,7 @@ END_TEST
 /* A converging plan may need one more segment, for stragglers; never more. */
 START_TEST(stragglers_take_one_more_segment)
 {
-    const struct gpu_case what = { "fire", "", 128, 128, 6, FIRE_F32 };
+    const struct gpu_case what = { "fire", "", 128, 128, 6, FIRE_F32, false };
     struct emulator_counters before, after;
     struct projector gpu;
     struct gpu_batch batch;
@@ -83,7 +83,7 @@ static const char *const models[] = { "H100", "A100", "RTX4090", "T4" };
  * nearly all the time. */
 START_TEST(copies_hide_behind_products)
 {
-    const struct gpu_case what = { "official-vision", "", 512, 512, 1, FIRE_F32 };
+    const struct gpu_case what = { "official-vision", "", 512, 512, 1, FIRE_F32, .plain = true };
     struct gpu_batch batches[STREAM_BATCHES];
     struct emulator_clock clock;
     struct projector gpu;
@@ -137,7 +137,7 @@ static double flops_of(struct projector *gpu, const struct gpu_case *what, uint6
 START_TEST(a_result_takes_less_than_half_of_the_official_flops)
 {
     const uint32_t side = getenv("FIRE_PROOF_FULL") ? 1024 : 512;
-    const struct gpu_case ours = { "fire", "", side, side, 1, FIRE_F32 };
+    const struct gpu_case ours = { "fire", "", side, side, 1, FIRE_F32, .plain = true };
     struct projector gpu;
     double dfi = 1.0, mine, official = 0.0;
     uint32_t steps = 20;

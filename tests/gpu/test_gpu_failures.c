@@ -15,9 +15,9 @@
 #define SLOT_BYTES (64ull << 20)
 
 static const struct gpu_case cases[] = {
-    { "fire", "", 24, 24, 3, FIRE_F32 },
-    { "fire", "", 80, 72, 2, FIRE_F32 },
-    { "fire", "", 160, 40, 2, FIRE_F32 },
+    { "fire", "", 24, 24, 3, FIRE_F32, false },
+    { "fire", "", 80, 72, 2, FIRE_F32, false },
+    { "fire", "", 160, 40, 2, FIRE_F32, false },
 };
 #define CASES (sizeof(cases) / sizeof(cases[0]))
 

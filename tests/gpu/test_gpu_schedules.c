@@ -11,11 +11,11 @@
 
 /* A fused one, one of products, the Gram side, counted steps, and until a target. */
 static const struct gpu_case cases[] = {
-    { "fire", "", 24, 24, 5, FIRE_F32 },
-    { "fire", "", 96, 80, 3, FIRE_F32 },
-    { "fire", "", 200, 40, 3, FIRE_F32 },
-    { "official-vision", "", 72, 72, 2, FIRE_F32 },
-    { "fire", "polynomial=cubic target=1e-3", 48, 80, 3, FIRE_F32 },
+    { "fire", "", 24, 24, 5, FIRE_F32, false },
+    { "fire", "", 96, 80, 3, FIRE_F32, false },
+    { "fire", "", 200, 40, 3, FIRE_F32, false },
+    { "official-vision", "", 72, 72, 2, FIRE_F32, false },
+    { "fire", "polynomial=cubic target=1e-3", 48, 80, 3, FIRE_F32, false },
 };
 #define CASES (sizeof(cases) / sizeof(cases[0]))
 

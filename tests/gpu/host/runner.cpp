@@ -1,5 +1,6 @@
 /* runner: kernel_runner.h for kernels compiled by g++. KERNEL_SOURCES names a header that includes
- * the .cuh files, KERNEL_TABLE a list of KERNEL(name), both written by prepare_kernels.py. */
+ * the .cuh files, KERNEL_TABLE a list of KERNEL(name, whether it has barriers); prepare_kernels.py
+ * writes both. */
 #include "../kernel_runner.h"
 
 #include <cstdio>
@@ -94,14 +95,15 @@ struct entry {
     const char *name;
     body_function (*bind)(void **arguments, const kernel_memory *memory);
     void (*describe)(struct kernel_signature *signature);
+    bool barrier; /* some thread may wait for others */
 };
 
 static const entry table[] = {
-#define KERNEL(name)                                                                               \
+#define KERNEL(name, barrier)                                                                        \
     { #name, [](void **arguments, const kernel_memory *memory) {                                   \
          return bind(name, arguments, memory);                                                     \
      },                                                                                            \
-      [](struct kernel_signature *signature) { describe(name, signature); } },
+      [](struct kernel_signature *signature) { describe(name, signature); }, barrier },
 #include KERNEL_TABLE
 #undef KERNEL
 };
@@ -146,9 +148,23 @@ static bool make_dynamic(size_t bytes)
 
 static void select_thread(uint32_t index)
 {
+    if (blockDim.y == 1 && blockDim.z == 1) {
+        threadIdx = { index, 0, 0 };
+        return;
+    }
     threadIdx.x = index % blockDim.x;
     threadIdx.y = index / blockDim.x % blockDim.y;
     threadIdx.z = index / blockDim.x / blockDim.y;
+}
+
+/* Without barriers threads need no stacks of their own. */
+static const char *run_in_turn(uint32_t threads, body_function body)
+{
+    for (uint32_t i = 0; i < threads; i++) {
+        select_thread(i);
+        body();
+    }
+    return nullptr;
 }
 
 /* Where the block is, for a message. */
@@ -184,7 +200,8 @@ extern "C" __attribute__((visibility("default"))) const char *kernel_run(
                 if (__start_fire_shared)
                     memset(__start_fire_shared, KERNEL_POISON,
                            (uintptr_t)__stop_fire_shared - (uintptr_t)__start_fire_shared);
-                words = fibers_run(threads, body, select_thread);
+                words = row->barrier ? fibers_run(threads, body, select_thread)
+                                     : run_in_turn(threads, body);
                 if (words)
                     return explain(words);
             }
