@@ -153,7 +153,9 @@ static void known_fill(struct known *known)
         &grpc__reflection__v1__server_reflection__descriptor,
         &grpc__reflection__v1alpha__server_reflection__descriptor,
     };
-    static const char *const pages[] = { "metrics", "healthz", "readyz", "*" }; /* of http.c */
+    static const char *const pages[] = {
+        "metrics", "healthz", "readyz", "dashboard", "session", "*"
+    }; /* of http.c */
 
     known->count = 0;
     for (size_t i = 0; i < sizeof(services) / sizeof(services[0]); i++) {
@@ -418,7 +420,7 @@ static const struct entry *find_certificate(const struct auth *auth,
 static bool is_open_to_all(const char *method)
 {
     static const char *const methods[] = { "grpc.health.v1.Health/Check", "http/healthz",
-                                           "http/readyz" };
+                                           "http/readyz", "http/dashboard" };
 
     for (size_t i = 0; i < sizeof(methods) / sizeof(methods[0]); i++)
         if (strcmp(methods[i], method) == 0)

@@ -41,7 +41,8 @@ bool auth_has_credentials(const struct auth *auth);
  * the tenant's name, FIRE_UNAUTHENTICATED or FIRE_DENIED with a message that says no more than
  * needed, FIRE_BAD_REQUEST for a claimed tenant that can be none. Health and reflection are methods
  * like any other; with credentials configured, grpc.health.v1.Health/Check and http/healthz,
- * http/readyz are open to all, as tenant "anonymous" for those without a credential. */
+ * http/readyz and http/dashboard (the page's files, without any data) are open to all, as tenant
+ * "anonymous" for those without a credential. The JSON API asks for the contract's methods. */
 FIRE_NODISCARD enum fire_status auth_check(const struct auth *auth,
                                            const struct auth_caller *caller, const char *method,
                                            char tenant[TENANT_NAME_BYTES],

@@ -1,13 +1,13 @@
 /* http: libmicrohttpd inside the loop.
  *
  * MHD gives one epoll descriptor; a uv_poll watches it and a uv_timer stands for its timeouts, so
- * every handler runs on the loop thread and nothing here needs a lock. Three pages, all made in
- * memory: /metrics, /healthz, /readyz. */
+ * every handler runs on the loop thread and nothing here needs a lock. This file has the daemon,
+ * the checks that every request passes, and the pages that are made at once; http_internal.h says
+ * where the rest is. */
 #include "http.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <microhttpd.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,37 +15,18 @@
 #include <strings.h>
 #include <unistd.h>
 
+#include "http_internal.h"
 #include "log.h"
 #include "monitor.h"
 #include "rpc_server.h"
+#include "rpc_call.h"
 #include "server_life.h"
+#include "utf8.h"
 
-#define HTTP_CONNECTIONS_MAX 256u
-#define HTTP_IDLE_S          30u
-#define HTTP_MEMORY_BYTES    (32u << 10) /* of one connection: headers */
-#define HTTP_HOST_BYTES      256u
-#define HTTP_PEM_BYTES_MAX   (1u << 20)
-
-struct http {
-    struct server *server;
-    struct MHD_Daemon *daemon;
-    uv_poll_t poll;
-    uv_timer_t timer;
-    char *certificate;
-    char *key;
-    uint16_t port;
-    uint32_t handles; /* uv handles still open */
-    void (*closed)(void *data);
-    void *closed_data;
-};
-
-/* One request: what its page says. */
-struct page {
-    unsigned int code;
-    char *text; /* malloc'ed */
-    size_t bytes;
-    const char *type;
-};
+/* What a page may load: this daemon's own files and nothing else. */
+#define CONTENT_POLICY                                                                             \
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "              \
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 struct route {
     const char *path;
@@ -53,13 +34,70 @@ struct route {
     enum fire_status (*make)(struct server *server, struct page *page);
 };
 
-static enum fire_status page_text(struct page *page, unsigned int code, const char *text)
+enum fire_status page_text(struct page *page, unsigned int code, const char *text)
 {
     page->code = code;
     page->type = "text/plain; charset=utf-8";
     page->text = strdup(text);
     page->bytes = page->text ? strlen(text) : 0;
     return page->text ? FIRE_OK : FIRE_NO_MEMORY;
+}
+
+enum fire_status page_json(struct page *page, struct json_text *text)
+{
+    if (text->failed) {
+        json_text_release(text);
+        return FIRE_NO_MEMORY;
+    }
+    page->type = "application/json";
+    page->text = text->bytes;
+    page->bytes = text->used;
+    memset(text, 0, sizeof(*text));
+    return FIRE_OK;
+}
+
+static unsigned int http_code(enum fire_status status)
+{
+    switch (status) {
+    case FIRE_OK: return MHD_HTTP_OK;
+    case FIRE_BAD_REQUEST: return MHD_HTTP_BAD_REQUEST;
+    case FIRE_NOT_FOUND: return MHD_HTTP_NOT_FOUND;
+    case FIRE_UNAUTHENTICATED: return MHD_HTTP_UNAUTHORIZED;
+    case FIRE_DENIED: return MHD_HTTP_FORBIDDEN;
+    case FIRE_TOO_LATE: return MHD_HTTP_GATEWAY_TIMEOUT;
+    case FIRE_BUSY:
+    case FIRE_NO_MEMORY:
+    case FIRE_CANCELLED:
+    case FIRE_DRAINING:
+    case FIRE_DEVICE_LOST: return MHD_HTTP_SERVICE_UNAVAILABLE;
+    case FIRE_IO: return MHD_HTTP_INTERNAL_SERVER_ERROR;
+    }
+    return MHD_HTTP_INTERNAL_SERVER_ERROR;
+}
+
+enum fire_status page_error(struct page *page, const struct fire_error *error)
+{
+    struct json_text text = { 0 };
+    char clean[FIRE_ERROR_MESSAGE_BYTES], field[FIRE_ERROR_FIELD_BYTES], code[16];
+
+    if (!page->code)
+        page->code = http_code(error->status);
+    page->retry = page->code == MHD_HTTP_SERVICE_UNAVAILABLE;
+    memcpy(clean, error->message, sizeof(clean));
+    memcpy(field, error->field, sizeof(field));
+    utf8_make_printable(clean);
+    utf8_make_printable(field);
+    snprintf(code, sizeof(code), "%u", page->code);
+    json_put(&text, "{\"error\":{\"code\":");
+    json_put(&text, code);
+    json_put(&text, ",\"reason\":");
+    json_put_string(&text, rpc_reason(error->status));
+    json_put(&text, ",\"message\":");
+    json_put_string(&text, clean);
+    json_put(&text, ",\"field\":");
+    json_put_string(&text, field);
+    json_put(&text, "}}\n");
+    return page_json(page, &text);
 }
 
 static enum fire_status make_metrics(struct server *server, struct page *page)
@@ -135,9 +173,9 @@ static bool host_is_ours(const char *header)
     return gethostname(own, sizeof(own)) == 0 && strcasecmp(host, own) == 0;
 }
 
-static const char *header_of(struct MHD_Connection *connection, const char *name)
+const char *http_header(struct http_request *request, const char *name)
 {
-    return MHD_lookup_connection_value(connection, MHD_HEADER_KIND, name);
+    return MHD_lookup_connection_value(request->connection, MHD_HEADER_KIND, name);
 }
 
 /* Another site's script may not read our pages. */
@@ -170,94 +208,260 @@ static bool caller_is_local(struct MHD_Connection *connection)
     return false;
 }
 
-static enum fire_status check_caller(struct http *http, struct MHD_Connection *connection,
-                                     const char *method, struct fire_error *error)
+enum fire_status http_check_caller(struct http_request *request, const char *method,
+                                   bool bearer_only, struct fire_error *error)
 {
-    const char *authorization = header_of(connection, MHD_HTTP_HEADER_AUTHORIZATION);
-    struct auth_caller caller = { .local = caller_is_local(connection) };
-    char tenant[TENANT_NAME_BYTES];
+    const char *authorization = http_header(request, MHD_HTTP_HEADER_AUTHORIZATION);
+    const char *cookie =
+        MHD_lookup_connection_value(request->connection, MHD_COOKIE_KIND, HTTP_COOKIE);
+    struct auth_caller caller = { .local = caller_is_local(request->connection) };
 
-    if (authorization && strncasecmp(authorization, "Bearer ", 7) == 0) {
+    if (authorization && strncasecmp(authorization, "Bearer ", 7) == 0)
         caller.token = authorization + 7;
-        caller.token_bytes = strlen(caller.token);
-    }
-    return auth_check(http->server->auth, &caller, method, tenant, error);
+    else if (cookie && !bearer_only)
+        caller.token = http_session_token(request->http->sessions, cookie);
+    caller.token_bytes = caller.token ? strlen(caller.token) : 0;
+    caller.claimed_tenant = http_header(request, "x-fired-tenant");
+    if (!caller.claimed_tenant)
+        caller.claimed_tenant =
+            MHD_lookup_connection_value(request->connection, MHD_GET_ARGUMENT_KIND, "tenant");
+    return auth_check(request->http->server->auth, &caller, method, request->tenant, error);
 }
 
-/* Fills `page` for a request, or with the reason why there is none. */
-static enum fire_status make_page(struct http *http, struct MHD_Connection *connection,
-                                  const char *path, const char *verb, struct page *page)
+/* What every request must pass; false and a page when it does not. */
+static bool check_place(struct http_request *request)
+{
+    const char *host = http_header(request, MHD_HTTP_HEADER_HOST);
+    const char *origin = http_header(request, MHD_HTTP_HEADER_ORIGIN);
+    struct fire_error error = { 0 };
+
+    if (host_is_ours(host) && (!origin || origin_is_ours(origin, host)))
+        return true;
+    (void)fire_fail(&error, FIRE_DENIED, "host",
+                    "refused: Host must be an address, localhost or this machine's name, and "
+                    "Origin, if there is one, the same");
+    (void)page_error(&request->page, &error);
+    return false;
+}
+
+/* Fills the page of a path that is made at once, or the reason why there is none. */
+static enum fire_status make_page(struct http_request *request, const char *path, const char *verb)
 {
     const struct route *route = route_find(path);
-    const char *host = header_of(connection, MHD_HTTP_HEADER_HOST);
-    const char *origin = header_of(connection, MHD_HTTP_HEADER_ORIGIN);
+    struct page *page = &request->page;
     struct fire_error error = { 0 };
     enum fire_status status;
+    const bool file = !route && http_web_find(path, page);
 
-    if (!host_is_ours(host) || (origin && !origin_is_ours(origin, host)))
-        return page_text(page, MHD_HTTP_FORBIDDEN,
-                         "refused: Host must be an address, localhost or this machine's name, and "
-                         "Origin, if there is one, the same\n");
-    if (!route)
-        return page_text(page, MHD_HTTP_NOT_FOUND, "try /metrics, /healthz or /readyz\n");
-    if (strcmp(verb, MHD_HTTP_METHOD_GET) != 0 && strcmp(verb, MHD_HTTP_METHOD_HEAD) != 0)
+    if (!route && !file) {
+        page->code = MHD_HTTP_NOT_FOUND;
+        (void)fire_fail(&error, FIRE_NOT_FOUND, "path",
+                        "nothing is here; try /, /api/v1/openapi.json, /metrics, /healthz or "
+                        "/readyz");
+        return page_error(page, &error);
+    }
+    if (strcmp(verb, MHD_HTTP_METHOD_GET) != 0 && strcmp(verb, MHD_HTTP_METHOD_HEAD) != 0) {
+        *page = (struct page){ .allow = "GET, HEAD" };
         return page_text(page, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET and HEAD\n");
-    status = check_caller(http, connection, route->method, &error);
-    if (status == FIRE_UNAUTHENTICATED)
-        return page_text(page, MHD_HTTP_UNAUTHORIZED, "a bearer token is needed\n");
-    if (status != FIRE_OK)
-        return page_text(page, MHD_HTTP_FORBIDDEN, "not allowed\n");
-    return route->make(http->server, page);
+    }
+    status = http_check_caller(request, file ? "http/dashboard" : route->method, false, &error);
+    if (status != FIRE_OK) {
+        *page = (struct page){ 0 };
+        return page_text(
+            page, status == FIRE_UNAUTHENTICATED ? MHD_HTTP_UNAUTHORIZED : MHD_HTTP_FORBIDDEN,
+            status == FIRE_UNAUTHENTICATED ? "a bearer token is needed\n" : "not allowed\n");
+    }
+    if (file) {
+        const char *known = http_header(request, MHD_HTTP_HEADER_IF_NONE_MATCH);
+
+        if (known && strcmp(known, page->etag) == 0) {
+            page->code = MHD_HTTP_NOT_MODIFIED;
+            page->bytes = 0;
+        }
+        return FIRE_OK;
+    }
+    page->label = route->path;
+    return route->make(request->http->server, page);
 }
 
-static enum MHD_Result answer(struct http *http, struct MHD_Connection *connection,
-                              const char *path, struct page *page)
+static void add_headers(struct MHD_Response *response, const struct page *page)
 {
-    struct MHD_Response *response =
-        MHD_create_response_from_buffer(page->bytes, page->text, MHD_RESPMEM_MUST_FREE);
+    MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, page->type);
+    MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL,
+                            page->etag[0] ? "no-cache" : "no-store");
+    MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
+    MHD_add_response_header(response, "X-Frame-Options", "DENY");
+    MHD_add_response_header(response, "Referrer-Policy", "no-referrer");
+    MHD_add_response_header(response, "Cross-Origin-Resource-Policy", "same-origin");
+    MHD_add_response_header(response, "Content-Security-Policy", CONTENT_POLICY);
+    if (page->etag[0])
+        MHD_add_response_header(response, MHD_HTTP_HEADER_ETAG, page->etag);
+    if (page->set_cookie[0])
+        MHD_add_response_header(response, MHD_HTTP_HEADER_SET_COOKIE, page->set_cookie);
+    if (page->retry)
+        MHD_add_response_header(response, MHD_HTTP_HEADER_RETRY_AFTER, "1");
+    if (page->code == MHD_HTTP_UNAUTHORIZED)
+        MHD_add_response_header(response, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
+    if (page->allow)
+        MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, page->allow);
+}
+
+enum MHD_Result http_send(struct http_request *request, struct MHD_Response *response)
+{
+    struct page *page = &request->page;
     char code[8];
     enum MHD_Result result;
 
-    if (!response) {
-        free(page->text);
-        return MHD_NO;
-    }
     snprintf(code, sizeof(code), "%u", page->code);
-    metrics_add(http->server->metrics, METRIC_HTTP, route_find(path) ? path : "other", code, 1);
-    MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, page->type);
-    MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
-    MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
-    if (page->code == MHD_HTTP_UNAUTHORIZED)
-        MHD_add_response_header(response, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
-    if (page->code == MHD_HTTP_METHOD_NOT_ALLOWED)
-        MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, "GET, HEAD");
-    result = MHD_queue_response(connection, page->code, response);
+    metrics_add(request->http->server->metrics, METRIC_HTTP, page->label ? page->label : "other",
+                code, 1);
+    add_headers(response, page);
+    result = MHD_queue_response(request->connection, page->code, response);
     MHD_destroy_response(response);
     return result;
+}
+
+enum MHD_Result http_answer(struct http_request *request)
+{
+    struct page *page = &request->page;
+    struct MHD_Response *response;
+
+    if (!page->text)
+        return MHD_NO; /* no memory even for the reason */
+    response = MHD_create_response_from_buffer(
+        page->bytes, page->text, page->fixed ? MHD_RESPMEM_PERSISTENT : MHD_RESPMEM_MUST_FREE);
+    if (!response)
+        return MHD_NO;
+    page->text = NULL;
+    return http_send(request, response);
+}
+
+/* --- the life of a request -------------------------------------------------------------------- */
+
+/* The first that is heard of a request: its first line, before anything is decoded. */
+static void *on_uri(void *data, const char *uri, struct MHD_Connection *connection)
+{
+    struct http_request *request = calloc(1, sizeof(*request));
+
+    if (!request)
+        return NULL;
+    request->http = data;
+    request->connection = connection;
+    request->digits = JSON_DIGITS_MAX;
+    request->path = strndup(uri, strcspn(uri, "?#"));
+    if (!request->path) {
+        free(request);
+        return NULL;
+    }
+    return request;
+}
+
+void http_request_unref(struct http_request *request)
+{
+    if (request->connection || request->busy)
+        return;
+    budget_release(&request->http->server->messages, request->reserved);
+    if (request->message)
+        protobuf_c_message_free_unpacked(request->message, NULL);
+    if (request->answer)
+        protobuf_c_message_free_unpacked(request->answer, NULL);
+    json_text_release(&request->text);
+    if (!request->page.fixed)
+        free(request->page.text);
+    free(request->body);
+    free(request->path);
+    free(request);
+}
+
+static void on_completed(void *data, struct MHD_Connection *connection, void **state,
+                         enum MHD_RequestTerminationCode code)
+{
+    struct http_request *request = *state;
+
+    (void)data;
+    (void)connection;
+    (void)code;
+    *state = NULL;
+    if (!request)
+        return;
+    request->connection = NULL;
+    http_request_unref(request);
+}
+
+void http_request_suspend(struct http_request *request)
+{
+    struct http *http = request->http;
+
+    request->phase = HTTP_WAITING;
+    request->previous = NULL;
+    request->next = http->suspended;
+    if (http->suspended)
+        http->suspended->previous = request;
+    http->suspended = request;
+    request->linked = true;
+    MHD_suspend_connection(request->connection);
+}
+
+void http_request_resume(struct http_request *request)
+{
+    if (!request->linked)
+        return; /* the daemon is closing and has let it go */
+    if (request->next)
+        request->next->previous = request->previous;
+    if (request->previous)
+        request->previous->next = request->next;
+    else
+        request->http->suspended = request->next;
+    request->linked = false;
+    request->phase = HTTP_ANSWERED;
+    MHD_resume_connection(request->connection);
+}
+
+/* A piece of a body. What is more than was promised cannot come: MHD holds to Content-Length. */
+static enum MHD_Result take_body(struct http_request *request, const char *upload, size_t *bytes)
+{
+    if (request->body && *bytes <= request->body_room - request->body_bytes) {
+        memcpy(request->body + request->body_bytes, upload, *bytes);
+        request->body_bytes += *bytes;
+    }
+    *bytes = 0;
+    return MHD_YES;
+}
+
+static enum MHD_Result begin_request(struct http_request *request, const char *verb)
+{
+    request->phase = HTTP_BODY;
+    if (check_place(request) && http_api_owns(request->path))
+        http_api_begin(request, verb);
+    /* A refusal before the body is read ends the connection; a GET has no body to wait for. */
+    if (request->page.code && strcmp(verb, MHD_HTTP_METHOD_GET) != 0 &&
+        strcmp(verb, MHD_HTTP_METHOD_HEAD) != 0)
+        return http_answer(request);
+    return MHD_YES;
 }
 
 static enum MHD_Result handle(void *data, struct MHD_Connection *connection, const char *path,
                               const char *verb, const char *version, const char *upload,
                               size_t *upload_bytes, void **state)
 {
-    static char seen;
-    struct http *http = data;
-    struct page page = { 0 };
+    struct http_request *request = *state;
 
+    (void)data;
+    (void)connection;
     (void)version;
-    (void)upload;
-    /* First with the headers, then with pieces of a body, which nothing here has a use for. */
-    if (!*state) {
-        *state = &seen;
-        return MHD_YES;
-    }
-    if (*upload_bytes) {
-        *upload_bytes = 0;
-        return MHD_YES;
-    }
-    if (make_page(http, connection, path, verb, &page) != FIRE_OK)
+    if (!request)
         return MHD_NO;
-    return answer(http, connection, path, &page);
+    if (request->phase == HTTP_FIRST)
+        return begin_request(request, verb);
+    if (*upload_bytes)
+        return take_body(request, upload, upload_bytes);
+    if (request->page.code)
+        return http_answer(request);
+    if (http_api_owns(request->path))
+        return http_api_handle(request, verb);
+    if (make_page(request, path, verb) != FIRE_OK)
+        return MHD_NO;
+    return http_answer(request);
 }
 
 static void run(struct http *http);
@@ -359,7 +563,7 @@ static enum fire_status start_daemon(struct http *http, const char *address,
     };
     struct MHD_OptionItem none[] = { { MHD_OPTION_END, 0, NULL } };
     struct sockaddr_storage storage;
-    unsigned int flags = MHD_USE_EPOLL;
+    unsigned int flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME;
 
     if (!parse_address(address, &storage))
         return fire_fail(error, FIRE_BAD_REQUEST, "http",
@@ -374,6 +578,7 @@ static enum fire_status start_daemon(struct http *http, const char *address,
         flags, 0, NULL, NULL, handle, http, MHD_OPTION_SOCK_ADDR, (struct sockaddr *)&storage,
         MHD_OPTION_CONNECTION_LIMIT, HTTP_CONNECTIONS_MAX, MHD_OPTION_CONNECTION_TIMEOUT,
         HTTP_IDLE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HTTP_MEMORY_BYTES,
+        MHD_OPTION_URI_LOG_CALLBACK, on_uri, http, MHD_OPTION_NOTIFY_COMPLETED, on_completed, NULL,
         MHD_OPTION_ARRAY, http->certificate ? tls : none, MHD_OPTION_END);
     if (!http->daemon)
         return fire_fail(error, FIRE_IO, "http",
@@ -398,6 +603,10 @@ static enum fire_status watch_daemon(struct http *http, struct fire_error *error
     uv_timer_init(&http->server->loop, &http->timer);
     http->timer.data = http;
     http->handles++;
+    uv_timer_init(&http->server->loop, &http->ping);
+    http->ping.data = http;
+    http->handles++;
+    uv_timer_start(&http->ping, http_watch_ping, HTTP_WATCH_PING_MS, HTTP_WATCH_PING_MS);
     uv_poll_start(&http->poll, UV_READABLE, on_poll);
     run(http);
     return FIRE_OK;
@@ -405,8 +614,7 @@ static enum fire_status watch_daemon(struct http *http, struct fire_error *error
 
 static void http_free(struct http *http)
 {
-    if (http->daemon)
-        MHD_stop_daemon(http->daemon);
+    http_sessions_close(http->sessions);
     free(http->certificate);
     free(http->key);
     free(http);
@@ -422,7 +630,8 @@ enum fire_status http_open(struct server *server, const char *address, struct ht
     if (!http)
         return fire_fail_memory(error, sizeof(*http));
     http->server = server;
-    status = read_tls(http, error);
+    http->sessions = http_sessions_open();
+    status = http->sessions ? read_tls(http, error) : fire_fail_memory(error, 1);
     if (status == FIRE_OK)
         status = start_daemon(http, address, error);
     if (status == FIRE_OK)
@@ -449,19 +658,53 @@ static void on_handle_closed(uv_handle_t *handle)
         closed(data);
 }
 
+/* Stops serving. Suspended connections are let go first, which MHD insists on; what the history or
+ * a worker still holds comes back to requests without a connection. */
+static void stop_serving(struct http *http)
+{
+    http_watch_close_all(http);
+    while (http->suspended)
+        http_request_resume(http->suspended);
+    if (http->daemon)
+        MHD_stop_daemon(http->daemon);
+    http->daemon = NULL;
+}
+
+/* The handles close, and so does the struct, once no request is out. */
+static void close_handles(struct http *http)
+{
+    uv_close((uv_handle_t *)&http->poll, on_handle_closed);
+    uv_close((uv_handle_t *)&http->timer, on_handle_closed);
+    uv_close((uv_handle_t *)&http->ping, on_handle_closed);
+}
+
+void http_call_ended(struct http *http)
+{
+    http->calls--;
+    if (http->closing && http->calls == 0)
+        close_handles(http);
+}
+
 void http_close(struct http *http, void (*closed)(void *data), void *data)
 {
     if (!http || http->handles == 0) {
-        if (http)
+        if (http) {
+            stop_serving(http);
             http_free(http);
+        }
         if (closed)
             closed(data);
         return;
     }
     http->closed = closed;
     http->closed_data = data;
-    uv_close((uv_handle_t *)&http->poll, on_handle_closed);
-    uv_close((uv_handle_t *)&http->timer, on_handle_closed);
+    http->closing = true;
+    uv_poll_stop(&http->poll);
+    uv_timer_stop(&http->timer);
+    uv_timer_stop(&http->ping);
+    stop_serving(http);
+    if (http->calls == 0)
+        close_handles(http);
 }
 
 uint16_t http_port(const struct http *http)

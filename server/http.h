@@ -1,6 +1,10 @@
-/* http: /metrics, /healthz, /readyz on libmicrohttpd inside the loop: its epoll descriptor is a
- * uv_poll, its timeout a uv_timer; no thread of its own. Checks Host and Origin against rebinding,
- * and every path with auth_check("http/<path>"). */
+/* http: the dashboard, its JSON API (/api/v1), /metrics, /healthz and /readyz, on libmicrohttpd
+ * inside the loop: its epoll descriptor is a uv_poll, its timeout a uv_timer; no thread of its own.
+ *
+ * Every request passes three checks. Host is an address or this machine's name, and Origin, if
+ * there is one, the same (rebinding, other sites' scripts). Then auth_check(): the API asks for the
+ * right of the method it stands for ("fire.v1.MonitorService/Query"), pages for "http/<name>".
+ * A browser trades its token for a cookie (http_session.h), which never allows a change. */
 #ifndef FIRED_HTTP_H
 #define FIRED_HTTP_H
 

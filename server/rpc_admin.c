@@ -230,24 +230,15 @@ static void counts_fill(struct status_room *room, struct server *server, struct 
     response->addresses = room->addresses;
 }
 
-static void status_message(struct rpc_call *call, grpc_byte_buffer *message)
+enum fire_status rpc_admin_status(struct server *server,
+                                  void (*use)(const ProtobufCMessage *status, void *data),
+                                  void *data)
 {
-    struct server *server = rpc_call_server(call);
     Fire__V1__StatusResponse response = FIRE__V1__STATUS_RESPONSE__INIT;
-    struct fire_error error;
-    struct status_room *room = NULL;
-    ProtobufCMessage *request = rpc_small_unpack(&fire__v1__status_request__descriptor, message);
+    struct status_room *room = calloc(1, sizeof(*room));
 
-    if (!request) {
-        rpc_small_malformed(call);
-        return;
-    }
-    protobuf_c_message_free_unpacked(request, NULL);
-    room = calloc(1, sizeof(*room));
-    if (!room) {
-        rpc_call_finish(call, fire_fail_memory(&error, sizeof(*room)), &error, NULL);
-        return;
-    }
+    if (!room)
+        return FIRE_NO_MEMORY;
     response.version = (char *)FIRED_VERSION;
     response.uptime_seconds = (double)(clock_now_ns() - server->started_ns) / CLOCK_NS_PER_S;
     response.draining = server->draining;
@@ -260,9 +251,29 @@ static void status_message(struct rpc_call *call, grpc_byte_buffer *message)
     }
     tenants_fill(room, server->tenants, &response);
     memory_fill(room, server, &response);
-    counts_fill(room, server, rpc_call_rpc(call), &response);
-    rpc_small_reply(call, &response.base);
+    counts_fill(room, server, server->rpc, &response);
+    use(&response.base, data);
     free(room);
+    return FIRE_OK;
+}
+
+static void status_use(const ProtobufCMessage *status, void *data)
+{
+    rpc_small_reply(data, status);
+}
+
+static void status_message(struct rpc_call *call, grpc_byte_buffer *message)
+{
+    struct fire_error error;
+    ProtobufCMessage *request = rpc_small_unpack(&fire__v1__status_request__descriptor, message);
+
+    if (!request) {
+        rpc_small_malformed(call);
+        return;
+    }
+    protobuf_c_message_free_unpacked(request, NULL);
+    if (rpc_admin_status(rpc_call_server(call), status_use, call) != FIRE_OK)
+        rpc_call_finish(call, fire_fail_memory(&error, sizeof(struct status_room)), &error, NULL);
 }
 
 static void drain_message(struct rpc_call *call, grpc_byte_buffer *message)

@@ -6,6 +6,7 @@
 #ifndef FIRED_RPC_SERVER_H
 #define FIRED_RPC_SERVER_H
 
+#include <protobuf-c/protobuf-c.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -35,5 +36,9 @@ const char *rpc_server_address(const struct rpc_server *rpc, uint32_t index);
 void rpc_server_set_serving(struct rpc_server *rpc, bool serving);
 /* The history works, or not: what health says of fire.v1.MonitorService; the rest serves on. */
 void rpc_server_set_monitoring(struct rpc_server *rpc, bool up);
+
+/* Calls `use` with the answer of AdminService/Status, which lives as long as that runs. */
+FIRE_NODISCARD enum fire_status rpc_admin_status(
+    struct server *server, void (*use)(const ProtobufCMessage *status, void *data), void *data);
 
 #endif
