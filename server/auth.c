@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "fire/v1/admin.pb-c.h"
+#include "fire/v1/monitor.pb-c.h"
 #include "fire/v1/reinit.pb-c.h"
 #include "grpc/health/v1/health.pb-c.h"
 #include "grpc/reflection/v1/reflection.pb-c.h"
@@ -149,6 +150,7 @@ static void known_fill(struct known *known)
     static const ProtobufCServiceDescriptor *const services[] = {
         &fire__v1__reinit_service__descriptor,
         &fire__v1__admin_service__descriptor,
+        &fire__v1__monitor_service__descriptor,
         &grpc__health__v1__health__descriptor,
         &grpc__reflection__v1__server_reflection__descriptor,
         &grpc__reflection__v1alpha__server_reflection__descriptor,

@@ -388,6 +388,17 @@ static void on_completed(void *data, struct MHD_Connection *connection, void **s
     http_request_unref(request);
 }
 
+static void on_timer(uv_timer_t *timer);
+
+/* Without a thread of its own MHD looks at resumed connections only when it runs next. */
+void http_resume(struct http *http, struct MHD_Connection *connection)
+{
+    MHD_resume_connection(connection);
+    http->resumed = true;
+    if (!http->closing)
+        uv_timer_start(&http->timer, on_timer, 0, 0);
+}
+
 void http_request_suspend(struct http_request *request)
 {
     struct http *http = request->http;
@@ -414,7 +425,7 @@ void http_request_resume(struct http_request *request)
         request->http->suspended = request->next;
     request->linked = false;
     request->phase = HTTP_ANSWERED;
-    MHD_resume_connection(request->connection);
+    http_resume(request->http, request->connection);
 }
 
 /* A piece of a body. What is more than was promised cannot come: MHD holds to Content-Length. */
@@ -482,8 +493,14 @@ static void run(struct http *http)
 {
     MHD_UNSIGNED_LONG_LONG timeout_ms;
 
+    http->resumed = false;
     MHD_run(http->daemon);
-    if (MHD_get_timeout(http->daemon, &timeout_ms) == MHD_YES)
+    /* Once more: a connection that was given up while reading is ended only by the next run, and
+     * no event announces that. */
+    MHD_run(http->daemon);
+    if (http->resumed) /* from inside */
+        uv_timer_start(&http->timer, on_timer, 0, 0);
+    else if (MHD_get_timeout(http->daemon, &timeout_ms) == MHD_YES)
         uv_timer_start(&http->timer, on_timer, timeout_ms, 0);
     else
         uv_timer_stop(&http->timer);

@@ -23,7 +23,7 @@
 
 #define HTTP_CONNECTIONS_MAX 256u
 #define HTTP_IDLE_S          30u
-#define HTTP_MEMORY_BYTES    (32u << 10) /* of one connection: its first line and headers */
+#define HTTP_MEMORY_BYTES    (128u << 10) /* of one connection: its first line and headers */
 #define HTTP_HOST_BYTES      256u
 #define HTTP_PEM_BYTES_MAX   (1u << 20)
 #define HTTP_BODY_BYTES_MAX  (4u << 20)
@@ -53,6 +53,7 @@ struct http {
     struct http_watch *watches;
     uint32_t watch_count;
     bool closing;
+    bool resumed; /* a connection was, since MHD ran last */
     void (*closed)(void *data);
     void *closed_data;
 };
@@ -112,6 +113,7 @@ enum fire_status page_text(struct page *page, unsigned int code, const char *tex
 enum fire_status page_error(struct page *page, const struct fire_error *error);
 enum fire_status page_json(struct page *page, struct json_text *text); /* takes the text */
 
+void http_resume(struct http *http, struct MHD_Connection *connection);
 /* Suspends the connection until http_request_resume(). */
 void http_request_suspend(struct http_request *request);
 void http_request_resume(struct http_request *request);

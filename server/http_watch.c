@@ -30,7 +30,7 @@ static void wake(struct http_watch *watch)
     if (!watch->suspended)
         return;
     watch->suspended = false;
-    MHD_resume_connection(watch->connection);
+    http_resume(watch->http, watch->connection);
 }
 
 static void on_ready(void *data)

@@ -3,6 +3,7 @@
 import http.client
 import json
 import socket
+import time
 import urllib.parse
 
 import jsonschema
@@ -20,10 +21,19 @@ QUOTED = urllib.parse.quote(RUN, safe="")
 
 
 def ask(one, method, path, body=None, **headers):
-    """(code, headers, body) without any of urllib's own ideas about addresses."""
+    """(code, headers, body). A history that is not open yet is asked again."""
+    end = time.monotonic() + WAIT_S
+    while True:
+        answer = ask_once(one, method, path, body, headers)
+        if answer[0] != 503 or b'"history"' not in answer[2] or time.monotonic() > end:
+            return answer
+
+
+def ask_once(one, method, path, body, headers):
+    """Without any of urllib's own ideas about addresses."""
     connection = http.client.HTTPConnection("127.0.0.1", one.http_port, timeout=WAIT_S)
     try:
-        connection.putrequest(method, path, skip_accept_encoding=True)
+        connection.putrequest(method, path, skip_accept_encoding=True, skip_host="Host" in headers)
         if body is not None:
             connection.putheader("Content-Length", str(len(body)))
         for name, value in headers.items():
@@ -207,7 +217,7 @@ def test_bad_addresses_are_refused_by_name(filled, address):
 
 def test_an_oversized_address_is_refused(filled):
     """The first line has a limit; past it the connection ends without reaching a handler."""
-    status = ask(filled, "GET", "/api/v1/runs?filter=" + "x" * 60_000)[0]
+    status = ask(filled, "GET", "/api/v1/runs?filter=" + "x" * 300_000)[0]
     assert status in (413, 414, 431)
     assert get(filled, "/api/v1/runs?filter=" + "x" * 2000, code=400)["field"] == "query"
     many = "&".join(f"layers=l{i}" for i in range(1100))
@@ -216,9 +226,11 @@ def test_an_oversized_address_is_refused(filled):
 
 def test_a_query_that_is_too_large_names_the_resolution_that_fits(start):
     one = start()
-    for first in range(0, 400, 100):
+    steps = list(range(0, 1000))
+    for first in range(0, 660, 60):
         report(one, {"run": "wide", "series": [
-            points(f"layer{i}", steps=range(0, 500)) for i in range(first, first + 100)]})
+            {"layer": f"layer{i}", "statistic": "dfi", "steps": steps, "values": steps}
+            for i in range(first, first + 60)]})
     error = get(one, "/api/v1/runs/wide/query?resolution=4096", code=400)
     assert error["field"] == "resolution" and "600000" in error["message"]
     assert any(word.strip(".,;:").isdigit() and int(word.strip(".,;:")) <= 1500
@@ -234,7 +246,7 @@ BODIES = {
     "NaN": (b'{"run":"r","series":[{"statistic":"dfi","steps":[1],"values":[NaN]}]}',
             "application/json", 400, "body"),
     "a bad statistic": (b'{"run":"r","series":[{"statistic":"D F I","steps":[1],"values":[1]}]}',
-                        "application/json", 400, "series[0].statistic"),
+                        "application/json", 400, "series[0]"),
     "lengths": (b'{"run":"r","series":[{"statistic":"dfi","steps":[1,2],"values":[1]}]}',
                 "application/json", 400, "series[0]"),
 }
