@@ -18,8 +18,8 @@
 #include "http_internal.h"
 #include "log.h"
 #include "monitor.h"
-#include "rpc_server.h"
 #include "rpc_call.h"
+#include "rpc_server.h"
 #include "server_life.h"
 #include "utf8.h"
 
