@@ -280,7 +280,8 @@ def test_methods_that_a_path_does_not_take(filled):
 
 def test_other_sites_are_refused(filled):
     body = json.dumps({"run": "csrf", "series": [points("a")]}).encode()
-    for headers in ({"Origin": "http://evil.example"}, {"Host": "evil.example"}, {"Origin": "null"}):
+    for headers in ({"Origin": "http://evil.example"}, {"Host": "evil.example"},
+                    {"Origin": "null"}):
         assert ask(filled, "GET", "/api/v1/runs", **headers)[0] == 403
         if "Origin" in headers:
             report(filled, body, code=403, **headers)
