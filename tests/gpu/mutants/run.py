@@ -34,8 +34,9 @@ BARS = {"host": 0.95, "kernel": 0.90}
 STAGE_SECONDS_MAX = 1800
 # Check's programs, quick ones first; the interpreter sees what a race or a stray read would hide.
 STAGES = {
-    "host": [("costs", "host"), ("schedules", "host"), ("parity", "host"), ("failures", "host")],
-    "kernel": [("kernels", "ptx"), ("schedules", "host"), ("parity", "host")],
+    "host": [("kernels", "host"), ("schedules", "host"), ("costs", "host"), ("failures", "host"),
+             ("parity", "host")],
+    "kernel": [("kernels", "host"), ("kernels", "ptx"), ("parity", "host")],
 }
 
 

@@ -16,6 +16,7 @@
 /* Read at the first call and kept until the process ends. */
 static struct ptx_module *module;
 static struct ptx_report report;
+static uint8_t has_run[1024]; /* by kernel */
 
 static char *read_file(const char *path, size_t *bytes)
 {
@@ -105,6 +106,26 @@ static void *translate(void *context, uint64_t address, size_t bytes, bool write
     return view->memory->translate(view->memory->context, address, bytes, write);
 }
 
+/* The first kernel of the module that has not run yet; NULL when all have. For tests. */
+EXPORT const char *ptx_runner_unrun(void);
+
+EXPORT const char *ptx_runner_unrun(void)
+{
+    const struct ptx_module *loaded = load();
+
+    for (uint32_t k = 0; loaded && k < loaded->kernel_count && k < sizeof(has_run); k++)
+        if (!has_run[k])
+            return loaded->kernels[k].name;
+    return NULL;
+}
+
+static void note_run(const struct ptx_module *loaded, const char *name)
+{
+    for (uint32_t k = 0; k < loaded->kernel_count && k < sizeof(has_run); k++)
+        if (strcmp(loaded->kernels[k].name, name) == 0)
+            has_run[k] = 1;
+}
+
 EXPORT const char *kernel_run(const struct kernel_launch *launch,
                               const struct kernel_memory *memory, struct kernel_cost *cost)
 {
@@ -129,6 +150,7 @@ EXPORT const char *kernel_run(const struct kernel_launch *launch,
         report.kind = PTX_OK; /* it was about this launch, not about the module */
         return kind == PTX_OK ? NULL : report.text;
     }
+    note_run(loaded, launch->name);
     cost->bytes += view.bytes;
     return NULL;
 }
