@@ -91,7 +91,7 @@ class Build:
     def __init__(self, folder):
         self.folder = pathlib.Path(folder).resolve()
         if not (self.folder / "build.ninja").is_file():
-            sys.exit(f"{folder} is no build: cmake --preset release && cmake --build --preset release")
+            sys.exit(f"{folder} is no build: cmake --preset release, cmake --build --preset release")
         listed = subprocess.run(["ninja", "-t", "commands", "fire_cuda", "libfire_kernels_host",
                                  "fire_kernels_ptx"], cwd=self.folder, check=True,
                                 capture_output=True, text=True).stdout
@@ -226,7 +226,8 @@ def report(results, explained, seconds):
     for mutant, (outcome, text) in results:
         if outcome == "survived":
             reason = explained.get(mutant.name)
-            print(f"survived {mutant.name} ({mutant.why}): {reason or 'NOT EXPLAINED, see ' + text}")
+            reason_text = reason or f"NOT EXPLAINED, see {text}"
+            print(f"survived {mutant.name} ({mutant.why}): {reason_text}")
             bad += reason is None
         if outcome == "error":
             print(f"ERROR {mutant.name}: {text}")
