@@ -91,7 +91,7 @@ class Build:
     def __init__(self, folder):
         self.folder = pathlib.Path(folder).resolve()
         if not (self.folder / "build.ninja").is_file():
-            sys.exit(f"{folder} is no build: cmake --preset release, cmake --build --preset release")
+            sys.exit(f"{folder} is no build: configure and build the preset release")
         listed = subprocess.run(["ninja", "-t", "commands", "fire_cuda", "libfire_kernels_host",
                                  "fire_kernels_ptx"], cwd=self.folder, check=True,
                                 capture_output=True, text=True).stdout
