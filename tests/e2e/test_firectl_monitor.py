@@ -15,10 +15,13 @@ import struct
 import subprocess
 import termios
 import threading
+from concurrent import futures
 
+import grpc
 import numpy as np
 import pytest
 from daemon import FIRECTL, WAIT_S, daemon, fired, firectl, gaussian, load, save, start
+from fire.v1 import monitor_pb2, monitor_pb2_grpc  # generated when daemon is imported
 
 assert daemon and start  # fixtures, found by their names
 
@@ -212,7 +215,7 @@ def test_a_long_run_is_exported_whole(daemon, tmp_path):
     assert found == [(step, step % 97) for step in steps]
 
 
-def test_a_reinitialisation_is_seen_and_its_spectra_are_exported(daemon, tmp_path):
+def test_a_reinitialisation_is_seen(daemon, tmp_path):
     save(tmp_path / "in.safetensors", {"fc.weight": gaussian(24, 32)})
     ask(daemon, "reinit", tmp_path / "in.safetensors", "-o", tmp_path / "out.safetensors",
         "--arch", "none", "--spectrum", "--run", "rescued", "--step", "120")
@@ -230,14 +233,38 @@ def test_a_reinitialisation_is_seen_and_its_spectra_are_exported(daemon, tmp_pat
     assert "reinit" in ask(daemon, "show", "rescued").stdout
     events = ask(daemon, "export", "rescued", "--events", "--format", "csv").stdout
     assert events.splitlines()[0] == "id,kind,time_ms,step,layer,text" and ",reinit," in events
-    if not event.get("spectrum_before"):
-        done = ask(daemon, "export", "rescued", "-o", tmp_path / "s.safetensors", code=1)
-        assert "spectra" in done.stderr
-        return
-    ask(daemon, "export", "rescued", "-o", tmp_path / "s.safetensors")
-    spectra = load(tmp_path / "s.safetensors")
-    after = next(one for name, one in spectra.items() if name.endswith("spectrum_after"))
-    assert after.array().max() / after.array().min() < 1.01
+
+
+class Spectra(monitor_pb2_grpc.MonitorServiceServicer):
+    """A daemon that knows one run, whose one reinitialisation recorded its spectra."""
+
+    def ListRuns(self, request, context):
+        return monitor_pb2.ListRunsResponse(runs=[monitor_pb2.RunSummary(run=request.run)])
+
+    def ListEvents(self, request, context):
+        event = monitor_pb2.Event(id=7, kind=monitor_pb2.EVENT_KIND_REINIT, run=request.run,
+                                  layer="fc.weight", step=120, spectrum_before=[3.0, 0.5],
+                                  spectrum_after=[1.0, 1.0])
+        plain = monitor_pb2.Event(id=6, kind=monitor_pb2.EVENT_KIND_REINIT, run=request.run)
+        return monitor_pb2.ListEventsResponse(events=[] if request.before_id else [event, plain])
+
+
+def test_spectra_are_exported_as_safetensors(tmp_path):
+    server = grpc.server(futures.ThreadPoolExecutor(2))
+    monitor_pb2_grpc.add_MonitorServiceServicer_to_server(Spectra(), server)
+    server.add_insecure_port(f"unix:{tmp_path / 's.sock'}")
+    server.start()
+    firectl("export", "r", "-o", tmp_path / "s.safetensors", "--addr",
+            f"unix:{tmp_path / 's.sock'}")
+    server.stop(None).wait(WAIT_S)
+    spectra = {name: list(one.array()) for name, one in load(tmp_path / "s.safetensors").items()}
+    assert spectra == {"fc.weight.step120.event7.spectrum_before": [3.0, 0.5],
+                       "fc.weight.step120.event7.spectrum_after": [1.0, 1.0]}
+
+
+def test_a_run_without_spectra_says_so(daemon, run, tmp_path):
+    done = ask(daemon, "export", run, "-o", tmp_path / "s.safetensors", code=1)
+    assert "spectra" in done.stderr and not (tmp_path / "s.safetensors").exists()
 
 
 def test_watch_shows_what_comes(daemon):
