@@ -281,7 +281,7 @@ static int prepare(struct sqlite_db *db, enum sql_statement which)
     char *text = strdup(sql_sources[which].text);
     int code = SQLITE_NOMEM;
 
-    for (char *at = text; at && (at = strchr(at, '$')) != NULL;)
+    for (char *at = text ? strchr(text, '$') : NULL; at; at = strchr(at, '$'))
         *at = '?';
     if (text)
         code = sqlite3_prepare_v3(db->core, text, -1, SQLITE_PREPARE_PERSISTENT,

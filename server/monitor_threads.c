@@ -70,6 +70,7 @@ static void set_state(struct monitor *monitor, const struct fire_error *why)
         monitor->writes = kept;
         monitor->callers_wait = false;
     }
+    uv_cond_broadcast(&monitor->for_readers);
     uv_mutex_unlock(&monitor->lock);
     uv_async_send(&monitor->wake);
 }
@@ -258,7 +259,6 @@ static void take_batch(struct writer *writer)
     struct monitor *monitor = writer->monitor;
     uint64_t bytes = 0;
 
-    writer->count = 0;
     while (writer->count < BATCH_JOBS_MAX && bytes < BATCH_BYTES_MAX) {
         struct monitor_job *job = jobs_pop(&monitor->writes);
 
@@ -339,17 +339,12 @@ void monitor_writer_run(void *data)
     writer->monitor = monitor;
     uv_mutex_lock(&monitor->lock);
     while (wait_for_work(writer)) {
-        if (writer->history && monitor->writes.first)
+        writer->count = 0;
+        if (writer->history && monitor->writes.first) {
             linger(writer);
-        take_batch(writer);
-        if (!writer->history && writer->count > 0) {
-            /* Nothing can be written before the store is open. */
-            uv_mutex_unlock(&monitor->lock);
-            take_back(writer, &monitor->store_error);
-            writer->count = 0;
-        } else {
-            uv_mutex_unlock(&monitor->lock);
+            take_batch(writer);
         }
+        uv_mutex_unlock(&monitor->lock);
         if (!writer->history)
             open_store(writer);
         else if (writer->count > 0)
@@ -410,6 +405,14 @@ static void answer_read(const struct monitor *monitor, struct history **history,
     job_refuse(job, &why);
 }
 
+/* Under the lock. Before the writer has made the tables, or failed to, there is nothing to read. */
+static bool may_read(const struct monitor *monitor)
+{
+    const bool tried = monitor->store_up || monitor->store_error.status != FIRE_OK;
+
+    return tried && monitor->reads.first;
+}
+
 void monitor_reader_run(void *data)
 {
     struct monitor *monitor = data;
@@ -419,7 +422,7 @@ void monitor_reader_run(void *data)
     for (;;) {
         struct monitor_job *job;
 
-        while (!monitor->reads.first && !monitor->stopping)
+        while (!may_read(monitor) && !monitor->stopping)
             uv_cond_wait(&monitor->for_readers, &monitor->lock);
         if (monitor->stopping)
             break;
