@@ -26,6 +26,7 @@ static const struct {
     { { "fire", "", 5, 3, 9, FIRE_F32, false }, NULL },
     { { "fire", "", 16, 23, 3, FIRE_F32, false }, NULL },
     { { "fire", "scale=keep-norm", 33, 7, 2, FIRE_F32, false }, NULL },
+    { { "fire", "", 90, 64, 1, FIRE_F32, true }, NULL }, /* more shared memory than 48 KiB */
     { { "fire", "scale=mean-sigma", 12, 12, 2, FIRE_F32, false }, NULL },
     { { "fire", "scale=one blend=0.5", 9, 14, 2, FIRE_F32, false }, NULL },
     { { "official-vision", "", 18, 18, 2, FIRE_F32, false }, NULL },

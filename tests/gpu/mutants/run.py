@@ -35,7 +35,7 @@ STAGE_SECONDS_MAX = 1800
 # Check's programs, quick ones first; the interpreter sees what a race or a stray read would hide.
 STAGES = {
     "host": [("kernels", "host"), ("failures", "host"), ("schedules", "host")],
-    "kernel": [("kernels", "host"), ("kernels", "ptx")],
+    "kernel": [("units", "host"), ("units", "ptx"), ("kernels", "host"), ("kernels", "ptx")],
 }
 
 
