@@ -234,6 +234,7 @@ int plugin_main(void (*add)(Suite *suite), const char *name)
     add(suite);
     runner = srunner_create(suite);
     srunner_set_fork_status(runner, CK_NOFORK);
+    setvbuf(stdout, NULL, _IOLBF, 0); /* what was measured, as it is measured */
     srunner_run_all(runner, CK_ENV);
     failed = srunner_ntests_failed(runner);
     srunner_free(runner);
