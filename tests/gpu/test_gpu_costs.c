@@ -166,7 +166,7 @@ static double flops_of(struct projector *gpu, const struct gpu_case *what, uint6
 }
 
 /* The official loop is given the least number of steps that brings it to the same DfI; ours may use
- * any method that does (compute=fast: the polar error is not bounded, else the CPU might finish). */
+ * any method that does. compute=fast, because otherwise the CPU might finish what the GPU began. */
 START_TEST(a_result_takes_less_than_half_of_the_official_flops)
 {
     const uint32_t side = getenv("FIRE_PROOF_FULL") ? 1024 : 512;
