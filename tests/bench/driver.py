@@ -35,6 +35,7 @@ BENCHES = {
     "growth": "time per flop from 256 to 4096, and sizes beside their padded neighbour",
     "determinism": "same bits for any number of threads, any batch, run after run",
     "remote": "a model through the daemon against PyTorch locally; the wire against an echo",
+    "python": "client.reinit() of the Python package against PyTorch, and against libfire in C",
     "actors": "64 callers with one 64² each: batching on and off, Triton and mosec",
     "fairness": "a small call beside a flood of large ones; two floods of weights 1:3",
     "deadlines": "how late an expired call hears of it, and that it is never computed",

@@ -39,12 +39,12 @@ def test_all_old_or_all_new(start):
     assert not equal(old, new)
     dice = random.Random(7)
     outcomes = {"old": 0, "new": 0}
-    for _ in range(KILLS):
+    for kill in range(KILLS):
         restore(model, optimizer, old)
         if daemon.process.poll() is not None:
             daemon.start()
         client = fired.Client(daemon.address, retries=0, deadline=60)
-        timer = threading.Timer(dice.uniform(0, 1.1 * took), daemon.process.kill)
+        timer = threading.Timer(dice.uniform(0, 1.1 * took) if kill else 0, daemon.process.kill)
         timer.start()
         try:
             client.reinit(model, optimizer=optimizer)
@@ -87,7 +87,8 @@ for p in model.parameters():
 optimizer.step()
 open("/proc/self/clear_refs", "w").write("5")
 before = peak()
-report = client.reinit(model, optimizer=optimizer, arch="none", atomic=atomic)
+report = client.reinit(model, optimizer=optimizer, arch="none", atomic=atomic,
+                       options={"steps": 1})
 assert len(report.projected) == layers
 print(peak() - before)
 """
@@ -96,7 +97,6 @@ print(peak() - before)
 def test_memory(script):
     """Peak extra memory: the selected weights and 64 MiB; in windows two layers and 64 MiB."""
     layer, layers = 4 << 20, 24
-    assert int(script(MEMORY, "atomic")) <= layers * layer * 3 + (64 << 20)
     # Only the weights travel: their state is reset in place.
     assert int(script(MEMORY, "atomic")) <= layers * layer + (64 << 20)
     assert int(script(MEMORY, "windows")) <= 2 * layer + (64 << 20)

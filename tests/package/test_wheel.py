@@ -1,6 +1,7 @@
 """The wheel in an environment that knows nothing of the repository, beside grpcio and torch."""
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -44,8 +45,14 @@ def wheel(tmp_path_factory):
         pytest.skip("a sanitized library cannot be loaded by Python")
     folder = tmp_path_factory.mktemp("wheel")
     run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", folder,
-        ROOT / "client" / "python", env={**os.environ, "FIRED_BUILD": str(BUILD)})
+        copy_of(folder), env={**os.environ, "FIRED_BUILD": str(BUILD)})
     return next(folder.glob("*.whl"))
+
+
+def copy_of(folder):
+    """The package's source in a folder of its own: building leaves files beside it."""
+    return shutil.copytree(ROOT / "client" / "python", folder / "source",
+                           ignore=shutil.ignore_patterns("experiments", "__pycache__", "build"))
 
 
 def test_the_wheel_carries_what_it_needs(wheel, tmp_path):
@@ -54,16 +61,16 @@ def test_the_wheel_carries_what_it_needs(wheel, tmp_path):
     assert not any(name.startswith(("libc.so", "libstdc++")) for name in names)
     assert "py3-none-linux" in wheel.name
     environment = tmp_path / "venv"
+    clean = {key: value for key, value in os.environ.items()
+             if not key.startswith("FIRED_") and key not in ("PYTHONPATH", "LD_LIBRARY_PATH")}
     run(sys.executable, "-m", "venv", "--without-pip", environment)
     python = environment / "bin" / "python"
     run(sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python, "install",
-        "--no-deps", "--no-index", wheel)
+        "--no-deps", "--no-index", wheel, env=clean)
     # torch and grpcio are those of the tests: gigabytes that need not be installed twice.
     site = pathlib.Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"
                             ).strip())
     (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    clean = {key: value for key, value in os.environ.items()
-             if not key.startswith("FIRED_") and key not in ("PYTHONPATH", "LD_LIBRARY_PATH")}
     said = run(python, "-c", PROGRAM, cwd=tmp_path, env=clean).splitlines()
     for path in said:
         assert path.startswith(str(environment)), said
@@ -71,7 +78,7 @@ def test_the_wheel_carries_what_it_needs(wheel, tmp_path):
 
 def test_the_source_distribution(tmp_path):
     run(sys.executable, "-m", "build", "--no-isolation", "--sdist", "--outdir", tmp_path,
-        ROOT / "client" / "python")
+        copy_of(tmp_path))
     archive = next(tmp_path.glob("fired-*.tar.gz"))
     listing = run("tar", "tf", archive)
     assert "fired/py.typed" in listing and "fired/torch/_reinit.py" in listing

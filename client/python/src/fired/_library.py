@@ -195,7 +195,7 @@ def option_keys() -> dict[str, tuple[str, str]]:
 
     >>> import fired
     >>> fired.option_keys()["conv"][0]
-    'tap, flatten'
+    'tap or flatten'
     """
     lib = library()
     rows = [lib.fire_option_key_at(index).contents for index in range(lib.fire_option_key_count())]
