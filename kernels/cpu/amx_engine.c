@@ -1,5 +1,6 @@
 /* Compiled once more by the tests, with AMX_PRODUCT_TILE and AMX_ENGINE naming the emulated tile
- * unit, so that the whole path is proved on machines without one. */
+ * unit and AMX_BASE an engine that every machine can run, so that the whole path is proved on
+ * machines without one. */
 #include "amx_engine.h"
 
 #if defined(__x86_64__)
@@ -12,6 +13,9 @@
 #endif
 #ifndef AMX_ENGINE
 #define AMX_ENGINE amx_engine
+#endif
+#ifndef AMX_BASE
+#define AMX_BASE engine_avx512 /* where tiles are, AVX-512 is */
 #endif
 
 #define DEPTH_MIN 64u /* below, splitting and packing cost more than the unit gains */
@@ -29,7 +33,7 @@ static void tile(const struct product *product, enum amx_terms terms, uint32_t i
     if (dense && product->k >= DEPTH_MIN && i1 - i0 >= SIDE_MIN && j1 - j0 >= SIDE_MIN)
         AMX_PRODUCT_TILE(product, terms, i0, i1, j0, j1, scratch);
     else
-        engine_avx512.f32.tile(product, i0, i1, j0, j1, scratch);
+        AMX_BASE.f32.tile(product, i0, i1, j0, j1, scratch);
 }
 
 static void tile_x6(const struct product *product, uint32_t i0, uint32_t i1, uint32_t j0,
@@ -48,7 +52,7 @@ static struct engine exact, fast_engine;
 
 static void make(void)
 {
-    exact = engine_avx512;
+    exact = AMX_BASE;
     exact.name = "amx";
     if (exact.scratch_bytes < AMX_SCRATCH_BYTES)
         exact.scratch_bytes = AMX_SCRATCH_BYTES;
