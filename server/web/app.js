@@ -174,19 +174,12 @@ function setUpTheme() {
         document.dispatchEvent(new Event("themechange")));
 }
 
+/** The view is asked for at once; whoever is not known is told so by its refusal. */
 async function start() {
     const out = document.getElementById("sign-out");
-    try {
-        const session = await api.session.get();
+    api.session.get().then((session) => {
         out.hidden = !(session.needed && session.signed_in);
-        if (session.needed && !session.signed_in) {
-            showSignIn();
-            return;
-        }
-    } catch (error) {
-        showError(main, error);
-        return;
-    }
+    }).catch(() => {});
     await route();
 }
 

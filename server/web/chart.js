@@ -57,12 +57,9 @@ export class Chart {
             this.frame = null;
             if (!this.width)
                 return;
-            const start = performance.now();
             if (whole)
                 this.paint();
             this.paintOver();
-            this.scriptMs = performance.now() - start;
-            Chart.frames.push(this.scriptMs);
         });
     }
 
@@ -257,6 +254,3 @@ export class Chart {
             cancelAnimationFrame(this.frame);
     }
 }
-
-/** Script time of each frame that was drawn, for the page's own bench. */
-Chart.frames = [];

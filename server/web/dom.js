@@ -44,6 +44,8 @@ export function spark(values, label) {
     svg.setAttribute("class", "spark");
     svg.setAttribute("width", width);
     svg.setAttribute("height", height);
+    svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    svg.setAttribute("preserveAspectRatio", "none");
     svg.setAttribute("role", "img");
     svg.setAttribute("aria-label", label);
     const known = values.filter(Number.isFinite);

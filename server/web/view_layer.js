@@ -8,6 +8,19 @@ import { Table } from "./table.js";
 import { verdictTag } from "./view_run.js";
 
 const REFRESH_MS = 2000;
+const FIRST = ["dfi", "dormant_ratio", "gradient_norm"]; // the rest by name
+
+const rank = (name) => (FIRST.indexOf(name) + FIRST.length + 1) % (FIRST.length + 1);
+
+/** A statistic with one point is a number, not a history. */
+function onceTable() {
+    return new Table("Measured once", [
+        { key: "statistic", name: "Statistic", value: (one) => one.name },
+        { key: "step", name: "Step", number: true, value: (one) => one.steps[0] },
+        { key: "value", name: "Value", number: true, value: (one) => one.mean[0],
+            cell: (one) => number(one.mean[0]) },
+    ]);
+}
 
 function reinitTable() {
     const value = (key) => (event) => event.values?.[key];
@@ -42,6 +55,7 @@ class LayerView {
         this.box = h("div", { class: "grid" });
         this.spectrumBox = h("div");
         this.table = reinitTable();
+        this.once = onceTable();
         this.adviceBox = h("p", { class: "facts" });
         this.domain = null;
         this.series = [];
@@ -56,7 +70,7 @@ class LayerView {
             h("h1", {}, this.layer),
             h("p", { class: "facts" }, about?.shape?.length ? `shape ${about.shape.join(" × ")}`
                 : "shape unknown"),
-            this.adviceBox, this.box, this.spectrumBox, this.table.element);
+            this.adviceBox, this.box, this.spectrumBox, this.table.element, this.once.element);
         this.box.style.marginBottom = "14px";
         this.context.themed(() => this.draw());
     }
@@ -69,8 +83,13 @@ class LayerView {
             api.get("events", { run: this.run.run, layer: this.layer, kind: "reinit",
                 digits: 6 }, signal),
         ]);
-        this.series = answer.series.filter((one) => one.layer === this.layer)
-            .map((one) => ({ ...one, name: one.statistic }));
+        const all = answer.series.filter((one) => one.layer === this.layer)
+            .map((one) => ({ ...one, name: one.statistic }))
+            .sort((a, b) => rank(a.name) - rank(b.name));
+        this.series = all.filter((one) => one.steps.length > 1);
+        const once = all.filter((one) => one.steps.length === 1);
+        this.once.set(once);
+        this.once.element.hidden = once.length === 0;
         this.events = (answer.events ?? [])
             .filter((event) => !event.layer || event.layer === this.layer);
         this.space = spacing(this.series, answer.cell_steps);

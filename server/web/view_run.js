@@ -9,7 +9,7 @@ import { Lines } from "./lines.js";
 import { extent, spacing } from "./scale.js";
 import { Table } from "./table.js";
 
-const REFRESH_MS = 2000, LINES_MAX = 8, WHOLE_RUN_MAX = 6;
+const REFRESH_MS = 2000, TABLE_MS = 60, LINES_MAX = 8, WHOLE_RUN_MAX = 6;
 const PREFERRED = ["dfi", "dfi_scale_free", "dormant_ratio", "gradient_norm"];
 const VERDICTS = { leave_it: ["good", "leave it"], watch: ["warn", "watch"],
     reinit: ["bad", "reinit"], unknown: ["", "unknown"] };
@@ -168,11 +168,15 @@ class RunView {
         if (serial !== this.serial || signal.aborted)
             return;
         this.state.textContent = "";
-        this.answer = answer;
         this.series = named(answer.series);
         this.events = answer.events ?? [];
         this.whole = whole;
+        this.limits = robustLimits(this.series);
+        this.space = spacing(this.series, answer.cell_steps);
         this.draw();
+        // The charts come first, the table when they have been drawn.
+        setTimeout(() => signal.aborted || this.drawTable(), TABLE_MS);
+        this.drawFacts();
     }
 
     /** Loss and the like: statistics without a layer. There is no question for them alone, so one
@@ -188,8 +192,7 @@ class RunView {
         const full = extent([...this.series, ...this.whole]) ?? [0, 1];
         if (!this.domain)
             this.full = full;
-        const domain = this.domain ?? full, space = spacing(this.series, this.answer.cell_steps);
-        const limits = robustLimits(this.series);
+        const domain = this.domain ?? full, { space, limits } = this;
         const log = this.log === "log" || (this.log === "auto" && limits[0] > 0 &&
             limits[1] / limits[0] > 50);
         const usable = log && limits[0] > 0;
@@ -203,8 +206,6 @@ class RunView {
         this.reset.hidden = !this.domain;
         this.drawLines(domain, space, usable);
         this.drawWhole(domain);
-        this.drawTable();
-        this.drawFacts();
     }
 
     lineSeries() {

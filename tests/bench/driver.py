@@ -41,6 +41,7 @@ BENCHES = {
     "deadlines": "how late an expired call hears of it, and that it is never computed",
     "overload": "ten times more than can be served, for a minute",
     "history": "points into SQLite and PostgreSQL, heatmaps and lists out; what recording costs",
+    "page": "the dashboard's page of a run of 6 million points in Chromium: first picture, frames",
     "soak": "ten minutes of mixed calls: the memory must not grow",
 }
 

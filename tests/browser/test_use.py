@@ -121,19 +121,31 @@ def test_the_fleet_is_filtered_and_compared(open_page):
 
 def test_the_layer_shows_its_reinit(open_page):
     watched = open_page()
+
+    def with_spectrum(route):
+        """As an event with spectra comes."""
+        answer = route.fetch()
+        events = answer.json()
+        events["events"][0].update(spectrum_before=[3, 2, 0.5, 0.1], spectrum_after=[1, 1, 1, 1])
+        route.fulfill(response=answer, json=events)
+
+    watched.page.route("**/api/v1/events?*", with_spectrum)
     page = watched.show(f"#/layer/run-1/{quote(LAYERS[0], safe='')}", "layer")
     page.wait_for_selector("text=Spectrum of the reinit at step 500")
-    assert "500" in page.locator("table").inner_text()
+    assert "500" in page.get_by_role("region", name="Reinitialisations",
+                                     exact=True).last.inner_text()
+    assert "fire" in page.get_by_role("region", name="Reinitialisations",
+                                      exact=True).last.inner_text()
 
 
-@pytest.mark.parametrize("address, view, name", [
+@pytest.mark.parametrize("where, view, name", [
     ("#/", "fleet", "Runs"), ("#/run/run-1?statistic=dfi", "run", "run-1-heatmap"),
     (f"#/layer/run-1/{LAYERS[0]}", "layer", f"{LAYERS[0]}-dfi"),
     ("#/compare?runs=run-1&runs=run-2", "compare", "compare"),
     ("#/service", "service", "Devices"), ("#/events", "events", "Events")])
-def test_what_is_shown_can_be_taken_along(open_page, address, view, name):
+def test_what_is_shown_can_be_taken_along(open_page, where, view, name):
     watched = open_page()
-    page = watched.show(address, view)
+    page = watched.show(where, view)
     with page.expect_download() as download:
         page.get_by_label(f"{name} as CSV", exact=True).click()
     rows = list(csv.DictReader(io.StringIO(download.value.path().read_text())))
