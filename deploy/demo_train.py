@@ -20,6 +20,8 @@ SAMPLES, CLASSES, BATCH, RATE = 1000, 10, 50, 3e-3
 SIZES = (64, 128, 128, 128, CLASSES)
 LAYERS = ("input", "hidden.0", "hidden.1", "output")
 TASKS = 10
+EPOCHS, QUICK_EPOCHS = 20, 12
+MEASURE_EVERY = 20  # steps
 DORMANT = 0.025  # a unit below this share of the mean activity
 TRIES = 20
 
@@ -151,7 +153,7 @@ def train(arguments, run, name, rescued):
     inputs = (inputs - inputs.mean()) / inputs.std()
     network, random = Network(seed=0), np.random.default_rng(1)
     reporter = Reporter(arguments.http, run, name, {"data": "digits", "labels": "random"})
-    epochs, step, ends = 10 if arguments.quick else 20, 0, []
+    epochs, step, ends = QUICK_EPOCHS if arguments.quick else EPOCHS, 0, []
     for task in range(TASKS):
         labels = random.integers(0, CLASSES, SAMPLES)
         if rescued and task == TASKS // 2:
@@ -161,7 +163,7 @@ def train(arguments, run, name, rescued):
             order = random.permutation(SAMPLES)
             for start in range(0, SAMPLES, BATCH):
                 chosen = order[start:start + BATCH]
-                if step % 10 == 0:
+                if step % MEASURE_EVERY == 0:
                     reporter.add(step, measure(network, inputs, labels))
                 network.step(inputs[chosen], labels[chosen])
                 step += 1
@@ -175,7 +177,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     for option in ("address", "http", "firectl", "folder"):
         parser.add_argument(f"--{option}", required=True)
-    parser.add_argument("--quick", action="store_true", help="half as many epochs")
+    parser.add_argument("--quick", action="store_true", help="fewer epochs")
     arguments = parser.parse_args()
     alone = train(arguments, "digits-left-alone", "digits, left alone", False)
     saved = train(arguments, "digits-rescued", "digits, rescued half-way", True)

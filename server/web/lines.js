@@ -63,7 +63,7 @@ export class Lines extends Chart {
         context.fillStyle = css("--dim");
         context.textAlign = "right";
         context.textBaseline = "middle";
-        for (const tick of y.ticks(4)) {
+        for (const tick of y.ticks(Math.max(4, this.high / 55))) {
             const at = Math.round(y(tick)) + 0.5;
             context.beginPath();
             context.moveTo(left, at);

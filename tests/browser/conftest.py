@@ -18,6 +18,7 @@ from playwright.sync_api import sync_playwright  # noqa: E402
 ROOT = Path(__file__).parents[2]
 SHOTS = ROOT / "build" / "screenshots"
 CHROMIUM = os.environ.get("CHROMIUM", shutil.which("chromium") or "/usr/bin/chromium")
+ARGUMENTS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
 WAIT_MS = 60_000  # most a test waits for one thing: machines are shared
 EVIL = "<img src=x onerror=alert(1)>"
 EVIL_LAYER = "<script>alert(2)</script>"
@@ -95,7 +96,7 @@ def address(daemon):
 def browser():
     assert Path(CHROMIUM).exists(), "no chromium: deploy/install-deps --test"
     with sync_playwright() as playwright:
-        made = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        made = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         yield made
         made.close()
 
