@@ -214,7 +214,7 @@ static enum ptx_step locate(struct ptx_machine *machine, const struct ptx_thread
 {
     if (!resolve(thread, instruction, access))
         return out_of_bounds(machine, thread, access, "belongs to another address space");
-    if (access->address % access->bytes != 0)
+    if (access->address & (access->bytes - 1)) /* bytes is a power of two */
         return ptx_fault(machine, thread, PTX_MISALIGNED, "%s of %u bytes at 0x%" PRIx64,
                          access->write ? "write" : "read", access->bytes, access->address);
     switch (access->space) {
@@ -242,12 +242,39 @@ static enum ptx_step locate(struct ptx_machine *machine, const struct ptx_thread
     return PTX_NEXT;
 }
 
-static uint64_t fetch(const uint8_t *memory, enum ptx_type type)
+/* Little-endian, as both ends are; the widths that matter without a call. */
+static uint64_t read_bytes(const uint8_t *memory, uint32_t bytes)
 {
-    const uint32_t bytes = ptx_type_bytes(type), empty = 64 - 8 * bytes;
     uint64_t value = 0;
+    uint32_t word;
 
+    if (bytes == 4) {
+        memcpy(&word, memory, 4);
+        return word;
+    }
+    if (bytes == 8) {
+        memcpy(&value, memory, 8);
+        return value;
+    }
     memcpy(&value, memory, bytes);
+    return value;
+}
+
+static void write_bytes(uint8_t *memory, const uint64_t *value, uint32_t bytes)
+{
+    if (bytes == 4)
+        memcpy(memory, value, 4);
+    else if (bytes == 8)
+        memcpy(memory, value, 8);
+    else
+        memcpy(memory, value, bytes);
+}
+
+static uint64_t fetch(const uint8_t *memory, enum ptx_type type, uint32_t bytes)
+{
+    const uint32_t empty = 64 - 8 * bytes;
+    uint64_t value = read_bytes(memory, bytes);
+
     if (type == PTX_S8 || type == PTX_S16 || type == PTX_S32)
         value = (uint64_t)((int64_t)(value << empty) >> empty);
     return value;
@@ -265,7 +292,7 @@ static enum ptx_step load(struct ptx_machine *machine, struct ptx_thread *thread
         return PTX_FAULT;
     for (uint32_t k = 0; k < instruction->count; k++)
         if (instruction->result[k] != PTX_NO_OPERAND)
-            thread->frame[instruction->result[k]] = fetch(memory + (size_t)k * bytes, type);
+            thread->frame[instruction->result[k]] = fetch(memory + (size_t)k * bytes, type, bytes);
     return PTX_NEXT;
 }
 
@@ -279,7 +306,7 @@ static enum ptx_step store(struct ptx_machine *machine, struct ptx_thread *threa
     if (locate(machine, thread, instruction, &access, &memory) != PTX_NEXT)
         return PTX_FAULT;
     for (uint32_t k = 0; k < instruction->count; k++)
-        memcpy(memory + (size_t)k * bytes, &thread->frame[instruction->source[1 + k]], bytes);
+        write_bytes(memory + (size_t)k * bytes, &thread->frame[instruction->source[1 + k]], bytes);
     return PTX_NEXT;
 }
 
