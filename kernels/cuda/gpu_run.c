@@ -13,6 +13,7 @@
 #include <string.h>
 #include <time.h>
 
+#define FAR_MOST   4.0  /* a DfI up to this may be a few singular values that lag behind */
 #define ERROR_MOST 3e-5 /* estimated, of the polar factor; more is the CPU's, which has f64 */
 
 /* What is to be done with a matrix that came back. */
@@ -156,6 +157,8 @@ static enum fate fate_of(const struct piece *piece, const struct recipe *recipe,
                        recipe->first + recipe->limit < plan->max_steps
                    ? FATE_CONTINUE
                    : FATE_DONE;
+    if (!recipe->continues && !recipe->fused && dfi >= FIRE_K_NEAR && dfi < FAR_MOST)
+        return FATE_CONTINUE;
     /* Not by comparing with less: a DfI that is no number is not near. */
     if (!(dfi < FIRE_K_NEAR))
         return FATE_CPU;

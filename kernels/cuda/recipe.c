@@ -16,7 +16,8 @@
 #define CHUNK_MAX      64u
 #define AUTO_FIRST     16u /* steps of a named polynomial before those that are done leave */
 #define FUSED_EXTRA    3u
-#define CONTINUE_STEPS 2u
+#define CONTINUE_STEPS 4u
+#define LOWER_EXACT    1e-3 /* of the chain, unless only the DfI counts */
 #define WIDEN          1.00001
 #define LANCZOS_BEFORE 40u
 #define LANCZOS_AFTER  12u
@@ -81,7 +82,11 @@ static const struct minimax_chain *chain_for(double lower)
 
 static void set_converge(struct recipe *recipe, const struct fire_plan *plan)
 {
-    const struct minimax_chain *chain = chain_for(expected_lower(plan->rows, plan->cols));
+    const double expected = expected_lower(plan->rows, plan->cols);
+    /* A chain takes large singular values down to about its lower bound on the way, and rounding
+     * with them: one that reaches further costs accuracy, where Taylor steps only cost time. */
+    const struct minimax_chain *chain =
+        chain_for(plan->fast ? expected : fmax(expected, LOWER_EXACT));
 
     recipe->kind = FIRE_K_KIND_CONVERGE;
     for (uint32_t i = 0; i < chain->step_count; i++) {
@@ -226,6 +231,7 @@ bool recipe_continue(struct recipe *recipe, const struct fire_plan *plan,
         for (uint32_t i = 0; i < CONTINUE_STEPS; i++)
             recipe->step[i] = taylor_step();
         recipe->limit = recipe->step_count = CONTINUE_STEPS;
+        recipe->check = 1; /* a matrix takes as many as it needs, whatever the others need */
         recipe->precision = recipe->precision == RECIPE_TF32_EARLY ? RECIPE_F32 : recipe->precision;
         return true;
     }
