@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 import fired
-from fired.callbacks import (DormantRatio, Loop, Plateau, Schedule, Situation, TaskBoundary, any_of)
+from fired.callbacks import (Advice, DormantRatio, Loop, Plateau, Schedule, Situation,
+                             TaskBoundary, any_of)
 
 
 def isometry(weight):
@@ -189,3 +190,25 @@ def test_rules_together_and_wrong_ones():
                   lambda: Plateau(patience=0)):
         with pytest.raises(fired.ParameterError):
             wrong()
+
+
+def test_advice_sets_off(client):
+    """The daemon keeps what was measured; raw DfI that grows without end is what it warns of."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(),
+                        nn.Linear(16, 2))
+    loop = Loop(client, net, trigger=Advice(every=100), run="advice-test")
+    for step in range(100, 1100, 100):
+        assert not loop.step(step), "a run that does not change needs nothing"
+    for step in range(1100, 6000, 100):
+        with torch.no_grad():
+            net[0].weight.mul_(1.15)
+        if loop.step(step):
+            break
+    assert loop.history, "the daemon never advised it"
+    assert "0.weight" in loop.history[0][1]
+    assert isometry(net[0].weight)
+    with pytest.raises(fired.ParameterError, match="run="):
+        Loop(client, net, trigger=Advice(every=1)).step(1)
+    with pytest.raises(fired.ParameterError, match="no-such-run"):
+        client.advise("no-such-run")

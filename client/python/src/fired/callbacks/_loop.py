@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .. import errors
@@ -88,12 +90,15 @@ class Loop:
             watch.reset()
         return sum(ratios) / len(ratios) if ratios else None
 
-    def advice(self) -> str | None:
-        """Why the daemon advises to reinitialise layers of this run, None when it does not."""
+    def advice(self, step: int) -> str | None:
+        """Adds this step to the run's history; why the daemon then advises to reinitialise layers,
+        None when it does not."""
         run = self.run or self.client.run
         if run is None:
             raise errors.ParameterError("advice is about a run: give run= to the loop or client")
         try:
+            for part, watch in itertools.zip_longest(self.parts, self._watches):
+                self.client.analyze(part.model, activations=watch, run=run, step=step)
             rows = self.client.advise(run)
         except errors.ServiceError:
             if self.client.on_error == "raise":
@@ -104,7 +109,9 @@ class Loop:
 
     def due(self, step: int, metric: float | None = None, task: Any = None) -> str | None:
         """The reason to act at this step, or None; asks the rule once."""
-        return self.trigger.due(Situation(step, metric, task, self.dormant_ratio, self.advice))
+        return self.trigger.due(
+            Situation(step, metric, task, self.dormant_ratio, partial(self.advice, step))
+        )
 
     def act(self, step: int, reason: str) -> list[Report]:
         """Reinitialises every part."""

@@ -135,7 +135,8 @@ class DormantRatio:
 
 @dataclass
 class Advice:
-    """When the daemon, which keeps the run's history, advises it; asked every so many steps."""
+    """When the daemon, which keeps the run's history, advises it. Every so many steps the networks
+    are measured, which makes the history, and the daemon is asked; the loop needs run=."""
 
     every: int = 1000
     _last: int = field(default=0, init=False, repr=False)
