@@ -100,6 +100,10 @@ class Loop:
             for part, watch in itertools.zip_longest(self.parts, self._watches):
                 self.client.analyze(part.model, activations=watch, run=run, step=step)
             rows = self.client.advise(run)
+        except errors.ParameterError as error:
+            if "there is no run" in str(error):
+                return None  # the daemon writes history behind its answers: it is not there yet
+            raise
         except errors.ServiceError:
             if self.client.on_error == "raise":
                 raise
