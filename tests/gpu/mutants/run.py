@@ -23,6 +23,7 @@ import pathlib
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -32,6 +33,7 @@ ROOT = HERE.parents[2]
 SOURCE = ROOT / "kernels" / "cuda"
 BARS = {"host": 0.95, "kernel": 0.90}
 STAGE_SECONDS_MAX = 1800
+IDLE_SECONDS_MAX = 20  # a test that sleeps so long waits for what never comes
 # Check's programs, quick ones first; the interpreter sees what a race or a stray read would hide.
 STAGES = {
     "host": [("kernels", "host"), ("failures", "host"), ("schedules", "host")],
@@ -69,20 +71,43 @@ def read_mutants(kind):
     return mutants
 
 
-def run(command, folder, log, env=None, seconds=None):
-    """The exit code; None when it took too long."""
+def is_idle(pid):
+    """Whether every thread of a process sleeps: none runs, or would run if the machine let it."""
+    states = []
+    for path in pathlib.Path(f"/proc/{pid}/task").glob("*/stat"):
+        try:
+            states.append(path.read_text().rpartition(")")[2].split()[0])
+        except OSError:
+            continue
+    return all(state == "S" for state in states)
+
+
+def wait(process):
+    """The exit code; None when it took too long or waits in vain."""
+    start = last_busy = time.monotonic()
+    while True:
+        try:
+            return process.wait(0.1)
+        except subprocess.TimeoutExpired:
+            now = time.monotonic()
+            if not is_idle(process.pid):
+                last_busy = now
+            if now - start > STAGE_SECONDS_MAX or now - last_busy > IDLE_SECONDS_MAX:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                return None
+
+
+def run(command, folder, log, env=None):
+    """Runs a command, or a line for the shell, with its output in the log; see wait()."""
     with open(log, "ab") as out:
         out.write(f"$ {command if isinstance(command, str) else shlex.join(command)}\n".encode())
         out.flush()
         process = subprocess.Popen(command, cwd=folder, stdout=out, stderr=subprocess.STDOUT,
                                    stdin=subprocess.DEVNULL, env=env, start_new_session=True,
                                    shell=isinstance(command, str))
-        try:
-            return process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, 9)
-            process.wait()
-            return None
+        # The compiler works in children of the shell.
+        return wait(process) if env else process.wait()
 
 
 class Build:
@@ -164,7 +189,7 @@ class Build:
         env = dict(os.environ, LD_LIBRARY_PATH=str(self.emulator), FIRE_PLUGIN=str(plugin),
                    FIRE_EMULATOR_KERNELS=str(kernels), FIRE_PTX=str(ptx), CK_DEFAULT_TIMEOUT="600")
         program = self.folder / "tests" / f"test_gpu_{name}"
-        return run([str(program)], self.folder, log, env, STAGE_SECONDS_MAX)
+        return run([str(program)], self.folder, log, env)
 
 
 def run_stages(build, kind, plugin, library, ptx, log):
