@@ -153,12 +153,12 @@ static void csv_event(struct export *export, const Fire__V1__Event *event)
 /* The series of a layer and statistic, made when it is not there yet. */
 static json_t *json_series(struct export *export, const Fire__V1__Cells *cells)
 {
-    json_t *last = json_array_get(export->series, json_array_size(export->series) - 1);
     json_t *made;
 
     /* Windows of one layer follow each other: look back as far as that layer goes. */
     for (size_t i = json_array_size(export->series); i-- > 0;) {
-        last = json_array_get(export->series, i);
+        json_t *last = json_array_get(export->series, i);
+
         if (strcmp(json_string_value(json_object_get(last, "layer")), cells->layer) != 0)
             break;
         if (strcmp(json_string_value(json_object_get(last, "statistic")), cells->statistic) == 0)
