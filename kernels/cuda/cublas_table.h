@@ -18,7 +18,8 @@
     F(cublasGemmBatchedEx, gemm_batched)                                                           \
     F(cublasGetStatusName, status_name)
 
-#define CUBLAS_MEMBER(function, member) __typeof__(&function) member;
+/* NOLINTNEXTLINE(bugprone-macro-parentheses): a declaration */
+#define CUBLAS_MEMBER(function, member) __typeof__(&(function)) member;
 struct cublas_table {
     CUBLAS_FUNCTIONS(CUBLAS_MEMBER)
 };

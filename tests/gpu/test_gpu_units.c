@@ -15,7 +15,7 @@
 
 #define ARENA_BYTES (4u << 20)
 #define MATRICES    3u
-#define MARK        -12345.0 /* what must not be overwritten */
+#define MARK        (-12345.0) /* what must not be overwritten */
 
 static const char *(*run)(const struct kernel_launch *, const struct kernel_memory *,
                           struct kernel_cost *);
