@@ -109,7 +109,7 @@ static double low_of(const struct advice_series *series, size_t first)
 {
     const size_t span = series->count - first;
     const size_t samples = span < SAMPLES_MAX ? span : SAMPLES_MAX;
-    double values[SAMPLES_MAX];
+    double values[SAMPLES_MAX] = { 0 };
     size_t used = 0;
 
     for (size_t i = 0; i < samples; i++) {

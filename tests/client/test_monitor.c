@@ -94,7 +94,7 @@ static size_t column_of(const struct fire_table *table, const char *name)
 
 static const char *text_at(const struct fire_table *table, size_t row, const char *name)
 {
-    const char *text = fire_table_text(table, row, column_of(table, name));
+    const char *text = table ? fire_table_text(table, row, column_of(table, name)) : NULL;
 
     ck_assert_msg(text != NULL, "%s is no text", name);
     return text;
