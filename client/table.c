@@ -43,6 +43,7 @@ static const char *advice_verdict(const struct fire_table *table, size_t row)
     case FIRE__V1__VERDICT__VERDICT_REINIT: return "reinit";
     case FIRE__V1__VERDICT__VERDICT_UNSPECIFIED:
     case FIRE__V1__VERDICT__VERDICT_UNKNOWN:
+    case _FIRE__V1__VERDICT_IS_INT_SIZE:
     default: return "unknown"; /* a newer daemon may know more */
     }
 }
@@ -159,6 +160,7 @@ static const char *event_kind(const struct fire_table *table, size_t row)
     case FIRE__V1__EVENT_KIND__EVENT_KIND_DEVICE: return "device";
     case FIRE__V1__EVENT_KIND__EVENT_KIND_STORE: return "store";
     case FIRE__V1__EVENT_KIND__EVENT_KIND_UNSPECIFIED:
+    case _FIRE__V1__EVENT_KIND_IS_INT_SIZE:
     default: return "event";
     }
 }

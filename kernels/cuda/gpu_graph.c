@@ -146,7 +146,7 @@ static void first_look(struct gpu_capture *c)
     if (recipe->gain != FIRE_K_GAIN_NONE && c->status == FIRE_OK)
         gpu_note(c, "fire_k_gain",
                  fire_launch_gain(c->slot->stream, square, layout->partial, layout->state,
-                                  recipe->cols, blocks, c->count, recipe->gain, recipe->eps,
+                                  recipe->cols, blocks, c->count, (int)recipe->gain, recipe->eps,
                                   recipe->widen));
     /* The DfI before the first step is that of the normalised matrix. */
     if (recipe->gain != FIRE_K_GAIN_NONE) {
@@ -271,13 +271,13 @@ static void write_weights(struct gpu_capture *c)
     }
     if (c->status == FIRE_OK)
         gpu_note(c, "fire_k_scale",
-                 fire_launch_scale(stream, layout->state, recipe->scale, recipe->scale_factor,
+                 fire_launch_scale(stream, layout->state, (int)recipe->scale, recipe->scale_factor,
                                    recipe->cols, c->count));
     if (c->status == FIRE_OK)
         gpu_note(c, "fire_k_output",
                  fire_launch_output(stream, layout->x, layout->w, layout->out, layout->state,
-                                    layout->other_partial, elements, recipe->blend, recipe->output,
-                                    blocks, c->count));
+                                    layout->other_partial, elements, recipe->blend,
+                                    (int)recipe->output, blocks, c->count));
     if (c->status == FIRE_OK)
         gpu_note(c, "fire_k_total",
                  fire_launch_total(stream, layout->other_partial, layout->state, blocks, FIRE_K_SFE,
