@@ -69,7 +69,7 @@ def run_one(method: str, seed: int, size: str) -> dict[str, float]:
 EXPERIMENT = Experiment(
     name="hurts",
     about="Character GPT (2 layers, width 64) that learns 400 kB of plays well, Adam 3e-3, 1,500 "
-    "steps; one intervention at 25 %, 50 % or 90 % of them, on every Linear, or at 50 % on values "
+    "steps; one intervention at 25 %, 50 % or 90 % of them, on what the method takes, or at 50 % on values "
     "or on the MLP only. final_loss_…: nats a character on 100 kB of other plays at the end; "
     "lower is better, and warm is the run left alone.",
     methods=["warm", "warm-reset", "shrink-perturb", "official-torch", "fired", "fired-qk"],
