@@ -115,13 +115,13 @@ def test_nobody_there(tmp_path):
     address = f"unix:{tmp_path}/nobody"
     weights = {"w": gaussian(8, 8)}
     with pytest.raises(fired.UnavailableError):
-        fired.Client(address, retries=0, deadline=5).reinit_arrays(weights)
+        fired.Client(address, retries=0, deadline=60).reinit_arrays(weights)
     with pytest.warns(fired.FiredWarning, match="skipped"):
-        new, report = fired.Client(address, retries=0, deadline=5,
+        new, report = fired.Client(address, retries=0, deadline=60,
                                    on_error="skip").reinit_arrays(weights)
     assert report.skipped and new["w"] is weights["w"]
     with pytest.warns(fired.FiredWarning, match="locally"):
-        new, report = fired.Client(address, retries=0, deadline=5,
+        new, report = fired.Client(address, retries=0, deadline=60,
                                    on_error="local").reinit_arrays(weights)
     assert report.place == "local" and is_isometry(new["w"], 1.0)
 

@@ -1,8 +1,6 @@
 """Sharded models in real processes: every rank ends with the bits of the others, and with the
 numbers of the model that is not sharded."""
 import copy
-import os
-import socket
 import sys
 
 import pytest
@@ -102,12 +100,11 @@ def same_on_all(tensors, size):
         assert all(torch.equal(other, tensor) for other in others), name
 
 
-def run_rank(rank, size, kinds, port, address):
+def run_rank(rank, size, kinds, meeting, address):
     """One process; it does all kinds, since starting torch takes longer than the rest."""
     sys.path.insert(0, str(SOURCE))
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=size)
+    dist.init_process_group("gloo", f"file://{meeting}", rank=rank, world_size=size)
     for kind in kinds:
         run_kind(rank, size, kind, address)
     dist.destroy_process_group()
@@ -167,17 +164,11 @@ def refused_together(client, model, rank, size):
     assert all(torch.equal(after[name], before[name]) for name in before)
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @pytest.mark.parametrize("size, kinds", [
     (2, ("fsdp", "tensor", "ddp")), (4, ("fsdp", "tensor", "both"))])
-def test_ranks_agree(size, kinds, start):
+def test_ranks_agree(size, kinds, start, tmp_path):
     address = start("--threads", "1").address
-    mp.spawn(run_rank, (size, kinds, free_port(), address), nprocs=size)
+    mp.spawn(run_rank, (size, kinds, tmp_path / "meeting", address), nprocs=size)
 
 
 def test_owners_share_the_work():

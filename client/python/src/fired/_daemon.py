@@ -18,7 +18,7 @@ import time
 from ._library import NATIVE, build_trees
 from .errors import DaemonError
 
-START_S_MAX = 60.0
+START_S_MAX = 120.0
 STOP_S_MAX = 10.0
 # The words after the script are: the folder, then the command.
 _SCRIPT = """
