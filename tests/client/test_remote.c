@@ -694,7 +694,7 @@ END_TEST
 START_TEST(a_stream_survives_the_death_of_the_daemon)
 {
     enum { COUNT = 16, SIDE = 640 };
-    struct fire_client *client = open_remote(120.0, 1000);
+    struct fire_client *client = open_remote(900.0, 1000);
     struct fire_tensor tensors[COUNT], twins[COUNT];
     struct fire_set set = { .tensors = tensors, .count = COUNT };
     static char names[COUNT][8];
@@ -713,7 +713,7 @@ START_TEST(a_stream_survives_the_death_of_the_daemon)
     ck_assert_msg(!fire_client_wait(client, &set, 0.15), "too fast to be interrupted");
     stop_daemon(SIGKILL);
     spawn_daemon();
-    ck_assert(fire_client_wait(client, &set, 120.0));
+    ck_assert(fire_client_wait(client, &set, 900.0));
     ck_assert_msg(set.status == FIRE_OK, "%s", set.error.message);
     wait_for_daemon();
     for (int i = 0; i < COUNT; i++) {
