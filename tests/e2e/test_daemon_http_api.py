@@ -8,6 +8,7 @@ import urllib.parse
 
 import jsonschema
 import pytest
+from build import sanitized
 from daemon import ROOT, WAIT_S, admin_pb2, daemon, fired, start
 
 from fire.v1 import monitor_pb2
@@ -224,6 +225,7 @@ def test_an_oversized_address_is_refused(filled):
     assert get(filled, f"/api/v1/runs/{QUOTED}/query?{many}", code=400)["field"] == "layers"
 
 
+@pytest.mark.skipif(sanitized(), reason="660,000 points are slow under a sanitizer")
 def test_a_query_that_is_too_large_names_the_resolution_that_fits(start):
     one = start()
     steps = list(range(0, 1000))
