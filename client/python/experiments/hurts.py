@@ -69,9 +69,9 @@ def run_one(method: str, seed: int, size: str) -> dict[str, float]:
 EXPERIMENT = Experiment(
     name="hurts",
     about="Character GPT (2 layers, width 64) that learns 400 kB of plays well, Adam 3e-3, 1,500 "
-    "steps; one intervention at 25 %, 50 % or 90 % of them, on what the method takes, or at 50 % on values "
-    "or on the MLP only. final_loss_…: nats a character on 100 kB of other plays at the end; "
-    "lower is better, and warm is the run left alone.",
+    "steps; one intervention at 25 %, 50 % or 90 % of them, on what the method takes, or at 50 % "
+    "on values or on the MLP only. final_loss_…: nats a character on 100 kB of other plays at the "
+    "end; lower is better, and warm is the run left alone.",
     methods=["warm", "warm-reset", "shrink-perturb", "official-torch", "fired", "fired-qk"],
     metrics=[f"final_loss_{case}" for case in CASES],
     run_one=run_one,
