@@ -24,7 +24,7 @@ def test_mypy_strict(tmp_path):
 
 def test_ruff():
     done = run(pathlib.Path(sys.executable).parent / "ruff", "check", "--no-cache", "src",
-               "setup.py", "tutorial.py", cwd=PACKAGE)
+               "setup.py", "tutorial.py", "experiments", cwd=PACKAGE)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -38,6 +38,15 @@ EXPERIMENTS = {
 
 
 @pytest.fixture(autouse=True)
+def as_before():
+    """What the commands set for their whole process is not left to other tests."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(False)
+
+
+@pytest.fixture(autouse=True)
 def small_texts(monkeypatch):
     """Text without a download: the licence, often enough."""
     letters = (ROOT / "LICENSE").read_text(encoding="utf-8") * 14

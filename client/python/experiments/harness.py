@@ -160,7 +160,7 @@ def picture(experiment: Experiment, rows: Sequence[Row], path: pathlib.Path) -> 
     from matplotlib import pyplot
 
     panels = len(experiment.metrics) + len(experiment.curves)
-    columns = min(panels, 3)
+    columns = 2 if panels == 4 else min(panels, 3)
     figure, axes = pyplot.subplots(math.ceil(panels / columns), columns, squeeze=False,
                                    figsize=(4.4 * columns, 3.4 * math.ceil(panels / columns)))
     flat = list(axes.flat)
