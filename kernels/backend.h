@@ -15,7 +15,7 @@
 #include "result.h"
 #include "status.h"
 
-#define FIRE_BACKEND_ABI 3
+#define FIRE_BACKEND_ABI 4
 
 #define FIRE_URGENT_SIDE_MAX      1024u
 #define FIRE_WORKSPACE_KEPT_BYTES (128ull << 20)
@@ -40,6 +40,9 @@ struct fire_batch {
     enum fire_status status; /* written by the backend: FIRE_OK, or why no slot was run */
     struct fire_batch *next; /* the backend's, while the batch is with it */
     bool finished;           /* the backend's */
+    /* NULL, or called once when the batch has finished, on a thread of the backend: from then on
+     * the batch is the caller's, which must not wait for it otherwise. Only where `tells`. */
+    void (*ended)(struct fire_batch *batch);
 };
 
 struct fire_backend_settings {
@@ -65,6 +68,7 @@ struct fire_caps {
 struct fire_backend {
     uint32_t abi; /* FIRE_BACKEND_ABI */
     const char *name;
+    bool tells; /* calls `ended` of a batch; else somebody has to wait for it */
 
     /* Can it run here? FIRE_OK or FIRE_DEVICE_LOST with the reason in `caps`. */
     enum fire_status (*probe)(struct fire_caps *caps);

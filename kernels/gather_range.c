@@ -198,6 +198,11 @@ static bool wanted(const struct piece *piece, uint64_t index)
     }
 }
 
+bool fire_work_gather_flat(enum fire_dtype dtype, uint64_t count, const void *data, void *slots)
+{
+    return gather_run_of(dtype, dtype)(data, slots, (size_t)count);
+}
+
 enum fire_status fire_work_gather(const struct fire_shape *shape,
                                   const struct fire_options *options, enum fire_dtype dtype,
                                   enum fire_dtype compute, uint64_t first, uint64_t count,

@@ -79,6 +79,11 @@ FIRE_NODISCARD enum fire_status fire_work_gather(const struct fire_shape *shape,
                                                  uint64_t first, uint64_t count, const void *data,
                                                  void *const *slots, uint64_t *bad_index);
 
+/* The same for a piece of a tensor that fire_work_is_verbatim(): `slots` is where its first element
+ * goes. False: some of it is NaN or Inf; fire_work_gather() then tells what. */
+FIRE_NODISCARD bool fire_work_gather_flat(enum fire_dtype dtype, uint64_t count, const void *data,
+                                          void *slots);
+
 /* How many elements a piece should have at least: so many that fire_work_gather() writes whole
  * cache lines where slots lie across the tensor; 1 where they lie along it. Shorter pieces are
  * right too, but several times slower, so they are best joined. */

@@ -1,8 +1,8 @@
 /* device: batches go to the backend from the loop; their ends come back through a list and one
  * wake-up.
  *
- * Each batch object has a thread that does nothing but wait for it: there are three. A backend runs
- * ordinary batches in the order submitted, so their ends are told in that order; an urgent one may
+ * A backend that tells of an end does so on a thread of its own. For any other, each batch object
+ * has a thread that does nothing but wait for it: there are three. A backend runs ordinary batches in the order submitted, so their ends are told in that order; an urgent one may
  * overtake them.
  *
  * Device time. An ordinary batch began when it was submitted or when the one before it ended,
@@ -76,6 +76,16 @@ static void tell_end(struct device *device, struct batch *batch)
     uv_async_send(&device->async);
 }
 
+/* On a thread of the backend. */
+static void on_told(struct fire_batch *work)
+{
+    struct batch *batch = (struct batch *)work; /* which begins with it */
+
+    batch->status = work->status;
+    batch->finished_ns = clock_now_ns();
+    tell_end(waiter_of(batch)->device, batch);
+}
+
 static void *waiter_main(void *data)
 {
     struct waiter *waiter = data;
@@ -115,10 +125,12 @@ static void release(struct device *device)
         if (waiter->started)
             pthread_join(waiter->thread, NULL);
         pthread_cond_destroy(&waiter->begun);
-        free(waiter->batch.slots);
-        free(waiter->batch.parts);
     }
-    backend->close(device->handle);
+    backend->close(device->handle); /* waits for what runs */
+    for (uint32_t i = 0; i < DEVICE_BATCHES_MAX; i++) {
+        free(device->waiters[i].batch.slots);
+        free(device->waiters[i].batch.parts);
+    }
     pthread_mutex_destroy(&device->lock);
 }
 
@@ -160,6 +172,10 @@ static enum fire_status open_waiters(struct device *device, struct fire_error *e
             return fire_fail_memory(
                 error, (unsigned long long)room *
                            (sizeof(waiter->batch.slots[0]) + sizeof(waiter->batch.parts[0])));
+        if (device->settings.backend->tells) {
+            waiter->batch.work.ended = on_told;
+            continue;
+        }
         if (pthread_create(&waiter->thread, NULL, waiter_main, waiter) != 0)
             return fire_fail(error, FIRE_NO_MEMORY, "device",
                              "could not start a thread of device %u: allow the daemon more tasks",
@@ -263,6 +279,8 @@ void device_submit(struct device *device, struct batch *batch)
         tell_end(device, batch);
         return;
     }
+    if (batch->work.ended)
+        return;
     pthread_mutex_lock(&device->lock);
     waiter->waiting = true;
     pthread_cond_signal(&waiter->begun);

@@ -126,6 +126,23 @@ FIRE_NODISCARD enum fire_status request_tensor_reserve(struct request_tensor *te
 FIRE_NODISCARD enum fire_status request_feed(struct request_tensor *tensor, const uint8_t *bytes,
                                              size_t count, struct fire_error *error);
 
+/* Bytes on their way into a part of a tensor, one after another. */
+struct request_run {
+    uint64_t at;      /* bytes of the tensor before the next one; a run begins with an element */
+    uint8_t carry[8]; /* an element of which the rest has not arrived */
+    uint32_t carry_bytes;
+};
+
+/* The same from several threads at once, each with runs of its own. begin and end come before and
+ * after all of them, on any thread; after the end every byte has been fed. */
+void request_feed_begin(struct request_tensor *tensor);
+FIRE_NODISCARD enum fire_status request_feed_run(struct request_tensor *tensor,
+                                                 struct request_run *run, const uint8_t *bytes,
+                                                 size_t count, struct fire_error *error);
+void request_feed_end(struct request_tensor *tensor);
+/* Where run `index` of `count` begins, in bytes; at count: the end of the tensor. */
+uint64_t request_run_begin(const struct request_tensor *tensor, uint32_t index, uint32_t count);
+
 /* Jobs of a complete weight: at most REQUEST_JOB_MATRICES matrices and REQUEST_JOB_BYTES each. */
 uint32_t request_job_count(const struct request_tensor *tensor);
 struct job *request_job(struct request_tensor *tensor, uint32_t index);

@@ -131,6 +131,10 @@ static enum fire_status gather(struct request_tensor *tensor, uint64_t first, ui
 
     if (count == 0 || tensor->work.matrices == 0)
         return FIRE_OK;
+    if (tensor->parts->verbatim &&
+        fire_work_gather_flat(tensor->dtype, count, bytes,
+                              tensor->parts->weights + first * fire_dtype_bytes(tensor->dtype)))
+        return FIRE_OK;
     if (fire_work_gather(&tensor->shape, &tensor->options, tensor->dtype,
                          tensor->work.parts[0].plan.compute, first, count, bytes,
                          tensor->parts->slots, &bad) == FIRE_OK)
@@ -139,8 +143,8 @@ static enum fire_status gather(struct request_tensor *tensor, uint64_t first, ui
 }
 
 /* Pieces end where the network likes: an element cut in two waits for its rest. */
-static enum fire_status feed_elements(struct request_tensor *tensor, const uint8_t *bytes,
-                                      size_t count, struct fire_error *error)
+static enum fire_status feed_elements(struct request_tensor *tensor, struct request_run *run,
+                                      const uint8_t *bytes, size_t count, struct fire_error *error)
 {
     struct request_parts *parts = tensor->parts;
     const size_t size = fire_dtype_bytes(tensor->dtype);
@@ -148,44 +152,77 @@ static enum fire_status feed_elements(struct request_tensor *tensor, const uint8
     size_t whole;
 
     if (parts->keep_raw)
-        memcpy(parts->bytes + tensor->received_bytes, bytes, count);
-    while (parts->carry_bytes > 0 && count > 0 && parts->carry_bytes < size) {
-        parts->carry[parts->carry_bytes++] = *bytes++;
-        tensor->received_bytes++;
+        memcpy(parts->bytes + run->at, bytes, count);
+    while (run->carry_bytes > 0 && count > 0 && run->carry_bytes < size) {
+        run->carry[run->carry_bytes++] = *bytes++;
+        run->at++;
         count--;
     }
-    if (parts->carry_bytes == size) {
-        status = gather(tensor, tensor->received_bytes / size - 1, 1, parts->carry, error);
-        parts->carry_bytes = 0;
+    if (run->carry_bytes == size) {
+        status = gather(tensor, run->at / size - 1, 1, run->carry, error);
+        run->carry_bytes = 0;
     }
     whole = count / size;
     if (status == FIRE_OK)
-        status = gather(tensor, tensor->received_bytes / size, whole, bytes, error);
+        status = gather(tensor, run->at / size, whole, bytes, error);
     if (count > whole * size) {
-        parts->carry_bytes = (uint32_t)(count - whole * size);
-        memcpy(parts->carry, bytes + whole * size, parts->carry_bytes);
+        run->carry_bytes = (uint32_t)(count - whole * size);
+        memcpy(run->carry, bytes + whole * size, run->carry_bytes);
     }
-    tensor->received_bytes += count;
+    run->at += count;
     return status;
+}
+
+void request_feed_begin(struct request_tensor *tensor)
+{
+    FIRE_ASSERT(tensor->block);
+    if (!tensor->parts->laid_out)
+        lay_out(tensor);
+}
+
+enum fire_status request_feed_run(struct request_tensor *tensor, struct request_run *run,
+                                  const uint8_t *bytes, size_t count, struct fire_error *error)
+{
+    FIRE_ASSERT(tensor->parts->laid_out);
+    if (count > tensor->total_bytes - run->at)
+        return fire_fail(error, FIRE_BAD_REQUEST, tensor->path,
+                         "more than the %" PRIu64 " bytes of tensor '%.100s' were sent; send what "
+                         "shape and dtype say",
+                         tensor->total_bytes, tensor->name);
+    if (tensor->role == REQUEST_WEIGHT)
+        return feed_elements(tensor, run, bytes, count, error);
+    memcpy(tensor->parts->bytes + run->at, bytes, count);
+    run->at += count;
+    return FIRE_OK;
+}
+
+void request_feed_end(struct request_tensor *tensor)
+{
+    tensor->received_bytes = tensor->total_bytes;
+}
+
+uint64_t request_run_begin(const struct request_tensor *tensor, uint32_t index, uint32_t count)
+{
+    uint64_t grain = 1;
+
+    if (index >= count)
+        return tensor->total_bytes;
+    if (tensor->role == REQUEST_WEIGHT)
+        grain = fire_work_gather_grain(&tensor->shape, &tensor->options) *
+                fire_dtype_bytes(tensor->dtype);
+    return tensor->total_bytes / count * index / grain * grain;
 }
 
 enum fire_status request_feed(struct request_tensor *tensor, const uint8_t *bytes, size_t count,
                               struct fire_error *error)
 {
-    FIRE_ASSERT(tensor->block);
-    if (count > tensor->total_bytes - tensor->received_bytes)
-        return fire_fail(error, FIRE_BAD_REQUEST, tensor->path,
-                         "more than the %" PRIu64 " bytes of tensor '%.100s' were sent; send what "
-                         "shape and dtype say",
-                         tensor->total_bytes, tensor->name);
-    if (!tensor->parts->laid_out)
-        lay_out(tensor);
-    if (tensor->role != REQUEST_WEIGHT) {
-        memcpy(tensor->parts->bytes + tensor->received_bytes, bytes, count);
-        tensor->received_bytes += count;
-        return FIRE_OK;
-    }
-    return feed_elements(tensor, bytes, count, error);
+    struct request_run *run = &tensor->parts->run;
+    enum fire_status status;
+
+    request_feed_begin(tensor);
+    status = request_feed_run(tensor, run, bytes, count, error);
+    tensor->received_bytes = run->at;
+    return status;
 }
 
 /* --- jobs ------------------------------------------------------------------------------------- */

@@ -40,8 +40,7 @@ struct request_parts {
     struct fire_slot *entries;
     struct fire_result *results;
     struct request_job *jobs;
-    uint8_t carry[8]; /* an element of which the rest has not arrived */
-    uint32_t carry_bytes;
+    struct request_run run; /* of request_feed() */
 };
 
 /* Matrices of one plan that are put into one job. */

@@ -318,6 +318,59 @@ enum fire_status rpc_set_feed(struct rpc_set *set, const struct rpc_message *mes
     return FIRE_OK;
 }
 
+void rpc_set_feed_begin(struct rpc_set *set)
+{
+    for (size_t i = 0; i < set->tensor_count; i++) {
+        if (rpc_tensor_is_fed(set->tensors[i]))
+            request_feed_begin(set->tensors[i]);
+    }
+}
+
+void rpc_set_feed_end(struct rpc_set *set)
+{
+    for (size_t i = 0; i < set->tensor_count; i++) {
+        if (rpc_tensor_is_fed(set->tensors[i]))
+            request_feed_end(set->tensors[i]);
+    }
+}
+
+struct feed_run {
+    struct request_tensor *tensor;
+    struct request_run run;
+    struct fire_error *error;
+};
+
+static enum fire_status feed_run_piece(void *data, uint64_t offset, const uint8_t *bytes,
+                                       size_t count)
+{
+    struct feed_run *feed = data;
+
+    (void)offset;
+    return request_feed_run(feed->tensor, &feed->run, bytes, count, feed->error);
+}
+
+enum fire_status rpc_set_feed_part(struct rpc_set *set, const struct rpc_message *message,
+                                   struct rpc_feed_part *part, struct fire_error *error)
+{
+    for (size_t i = 0; i < set->tensor_count; i++) {
+        struct feed_run feed = { .tensor = set->tensors[i], .error = error };
+        struct rpc_payload payload;
+        uint64_t end;
+        enum fire_status status;
+
+        if (!rpc_tensor_is_fed(feed.tensor))
+            continue;
+        feed.run.at = request_run_begin(feed.tensor, part->index, part->count);
+        end = request_run_begin(feed.tensor, part->index + 1, part->count);
+        payload = rpc_payload_part(message, &message->payloads[i], feed.run.at, end - feed.run.at);
+        status = rpc_payload_walk(message, &payload, feed_run_piece, &feed);
+        part->tensor = i;
+        if (status != FIRE_OK)
+            return status;
+    }
+    return FIRE_OK;
+}
+
 enum fire_status rpc_set_answer(struct rpc_set *set, struct fire_error *error)
 {
     for (size_t i = 0; i < set->tensor_count; i++) {

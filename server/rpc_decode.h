@@ -41,6 +41,22 @@ bool rpc_tensor_is_fed(const struct request_tensor *tensor);
 FIRE_NODISCARD enum fire_status rpc_set_feed(struct rpc_set *set, const struct rpc_message *message,
                                              struct fire_error *error);
 
+/* The same by several workers at once, for sets that do not skip bad tensors. Each does its part of
+ * every tensor between begin and end, which come before and after all of them; begin lays the
+ * tensors out. A part that fails says which tensor failed: the first part of the first one is what
+ * rpc_set_feed() would have failed with. */
+struct rpc_feed_part {
+    uint32_t index;
+    uint32_t count; /* parts */
+    size_t tensor;  /* that failed */
+};
+void rpc_set_feed_begin(struct rpc_set *set);
+FIRE_NODISCARD enum fire_status rpc_set_feed_part(struct rpc_set *set,
+                                                  const struct rpc_message *message,
+                                                  struct rpc_feed_part *part,
+                                                  struct fire_error *error);
+void rpc_set_feed_end(struct rpc_set *set);
+
 /* Worker, after the last job: request_answer() for every weight. Fails with the first refused
  * tensor, unless the set skips those. */
 FIRE_NODISCARD enum fire_status rpc_set_answer(struct rpc_set *set, struct fire_error *error);

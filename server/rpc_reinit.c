@@ -2,8 +2,8 @@
  *
  *     receive -> decode -> reserve -> feed -> submit … last job done -> answer -> reply
  *
- * decode, feed and answer run on a worker, or right here when the request is so small that a change
- * of threads would cost more than the work. Between two stages a call that is over stops: what the
+ * decode, feed and answer run on a worker, or right here when they have so little to do that a
+ * change of threads would cost more than the work. Between two stages a call that is over stops: what the
  * device or a worker still uses is freed when they have done with it.
  *
  * Invariants:
@@ -12,6 +12,7 @@
  */
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "clock.h"
@@ -19,10 +20,24 @@
 #include "rpc_call.h"
 #include "rpc_decode.h"
 #include "rpc_encode.h"
+#include "rpc_server.h"
 
-#define INLINE_BYTES_MAX   (64u << 10)  /* of a message that is handled on the loop */
+#define INLINE_BYTES_MAX   (64u << 10)  /* of what is decoded or fed on the loop */
 #define INLINE_BLOCK_MAX   (256u << 10) /* of the blocks that are laid out there */
 #define INLINE_TENSORS_MAX 16u
+#define ALONE_BYTES_MAX    (1536u << 10) /* of what is fed there while no other call is open */
+#define FEED_BYTES_MIN     (1u << 20)    /* for one worker, of what several feed */
+#define FEED_WORKERS_MAX   4u
+#define FEED_VIEWS_MAX     256u /* of a set that is laid out on the loop */
+
+/* A worker's share of feeding a large set. */
+struct feed_share {
+    struct reinit *reinit;
+    uv_work_t work;
+    struct rpc_feed_part part;
+    enum fire_status status;
+    struct fire_error error;
+};
 
 struct reinit {
     struct rpc_call *call;
@@ -30,12 +45,14 @@ struct reinit {
     void (*stage)(struct reinit *reinit); /* on a worker */
     void (*after)(struct reinit *reinit); /* then on the loop, unless the call is over */
     bool working;
-    bool on_loop; /* small: every stage runs on the loop */
+    bool on_loop; /* small: the stage runs on the loop */
     struct rpc_message message;
     uint64_t message_bytes; /* charged to the call */
     uint64_t heap_bytes;    /* charged to the call */
     uint64_t block_bytes;   /* charged to the tenant */
     struct rpc_set set;
+    struct feed_share *shares; /* while several workers feed */
+    uint32_t shares_left;
     size_t weights_left; /* with jobs that are not done */
     enum fire_status status;
     struct fire_error error;
@@ -92,18 +109,29 @@ static void on_work(uv_work_t *work)
     reinit->stage(reinit);
 }
 
-static void after_work(uv_work_t *work, int status)
+static void stage_done(struct reinit *reinit)
 {
-    struct reinit *reinit = work->data;
     struct rpc_call *call = reinit->call;
 
-    (void)status; /* never cancelled */
     reinit->working = false;
     if (rpc_call_over(call))
         forget(reinit);
     else
         reinit->after(reinit);
     rpc_call_drop(call);
+}
+
+static void after_work(uv_work_t *work, int status)
+{
+    (void)status; /* never cancelled */
+    stage_done(work->data);
+}
+
+static void stage_begin(struct reinit *reinit, void (*after)(struct reinit *reinit))
+{
+    reinit->after = after;
+    reinit->working = true;
+    rpc_call_hold(reinit->call);
 }
 
 static void run(struct reinit *reinit, void (*stage)(struct reinit *reinit),
@@ -116,11 +144,9 @@ static void run(struct reinit *reinit, void (*stage)(struct reinit *reinit),
         after(reinit);
         return;
     }
+    stage_begin(reinit, after);
     reinit->stage = stage;
-    reinit->after = after;
-    reinit->working = true;
     reinit->work.data = reinit;
-    rpc_call_hold(reinit->call);
     queued =
         uv_queue_work(&rpc_call_server(reinit->call)->loop, &reinit->work, on_work, after_work);
     FIRE_ASSERT(queued == 0);
@@ -269,6 +295,88 @@ static void after_feed(struct reinit *reinit)
         fail(reinit, reinit->status, &reinit->error, NULL);
 }
 
+/* --- several workers feed --------------------------------------------------------------------- */
+
+static void on_share(uv_work_t *work)
+{
+    struct feed_share *share = work->data;
+    struct reinit *reinit = share->reinit;
+
+    share->status = rpc_set_feed_part(&reinit->set, &reinit->message, &share->part, &share->error);
+}
+
+/* The last share is done: the first failure of the first tensor is the set's. */
+static void shares_end(struct reinit *reinit)
+{
+    const struct feed_share *first = NULL;
+
+    for (uint32_t i = 0; i < reinit->shares->part.count; i++) {
+        const struct feed_share *share = &reinit->shares[i];
+
+        if (share->status != FIRE_OK && (!first || share->part.tensor < first->part.tensor))
+            first = share;
+    }
+    reinit->status = first ? first->status : FIRE_OK;
+    if (first)
+        reinit->error = first->error;
+    else
+        rpc_set_feed_end(&reinit->set);
+    free(reinit->shares);
+    reinit->shares = NULL;
+    stage_done(reinit);
+}
+
+static void after_share(uv_work_t *work, int status)
+{
+    struct feed_share *share = work->data;
+
+    (void)status; /* never cancelled */
+    if (--share->reinit->shares_left == 0)
+        shares_end(share->reinit);
+}
+
+/* How many workers are worth it: a large set, few matrices, and a tensor that is bad ends it. */
+static uint32_t share_count(const struct reinit *reinit)
+{
+    const uint64_t most = reinit->message_bytes / FEED_BYTES_MIN;
+    uint32_t count = uv_available_parallelism();
+    uint64_t views = 0;
+
+    for (size_t i = 0; i < reinit->set.tensor_count; i++)
+        views += reinit->set.tensors[i]->work.view_count;
+    if (reinit->set.set.skip_bad || views > FEED_VIEWS_MAX)
+        return 1;
+    count = count < FEED_WORKERS_MAX ? count : FEED_WORKERS_MAX;
+    return count < most ? count : (uint32_t)most;
+}
+
+/* False: one has to do it. */
+static bool feed_shared(struct reinit *reinit)
+{
+    const uint32_t count = share_count(reinit);
+
+    if (count < 2)
+        return false;
+    reinit->shares = calloc(count, sizeof(*reinit->shares));
+    if (!reinit->shares)
+        return false;
+    stage_begin(reinit, after_feed);
+    rpc_set_feed_begin(&reinit->set);
+    reinit->shares_left = count;
+    for (uint32_t i = 0; i < count; i++) {
+        struct feed_share *share = &reinit->shares[i];
+        int queued;
+
+        share->reinit = reinit;
+        share->work.data = share;
+        share->part = (struct rpc_feed_part){ .index = i, .count = count };
+        queued = uv_queue_work(&rpc_call_server(reinit->call)->loop, &share->work, on_share,
+                               after_share);
+        FIRE_ASSERT(queued == 0);
+    }
+    return true;
+}
+
 static enum fire_status check_deadline(struct reinit *reinit)
 {
     struct rpc_call *call = reinit->call;
@@ -327,6 +435,17 @@ static enum fire_status reserve(struct reinit *reinit)
     return FIRE_OK;
 }
 
+/* A small message of tiny matrices has a large block. When nobody else calls there is nobody to be
+ * held up. */
+static bool feeds_quickly(const struct reinit *reinit)
+{
+    const bool alone = rpc_server_calls(rpc_call_server(reinit->call)->rpc) == 1;
+
+    if (alone)
+        return reinit->message_bytes <= ALONE_BYTES_MAX && reinit->block_bytes <= ALONE_BYTES_MAX;
+    return reinit->message_bytes <= INLINE_BYTES_MAX && reinit->block_bytes <= INLINE_BLOCK_MAX;
+}
+
 static void stage_decode(struct reinit *reinit)
 {
     const struct config *config = &rpc_call_server(reinit->call)->config;
@@ -347,9 +466,9 @@ static void after_decode(struct reinit *reinit)
     if (reinit->status == FIRE_OK)
         reinit->status = reserve(reinit);
     if (reinit->status == FIRE_OK) {
-        /* A small message of tiny matrices has a large block. */
-        reinit->on_loop = reinit->on_loop && reinit->block_bytes <= INLINE_BLOCK_MAX;
-        run(reinit, stage_feed, after_feed);
+        reinit->on_loop = reinit->on_loop && feeds_quickly(reinit);
+        if (reinit->on_loop || !feed_shared(reinit))
+            run(reinit, stage_feed, after_feed);
         return;
     }
     fail(reinit, reinit->status, &reinit->error, reason);
@@ -396,7 +515,8 @@ static void on_message(struct rpc_call *call, grpc_byte_buffer *buffer)
         forget(reinit);
         return;
     }
-    reinit->on_loop = reinit->message_bytes <= INLINE_BYTES_MAX &&
+    /* Tensor bytes are not looked at when decoding. */
+    reinit->on_loop = reinit->message.small_bytes <= INLINE_BYTES_MAX &&
                       reinit->message.payload_count <= INLINE_TENSORS_MAX;
     run(reinit, stage_decode, after_decode);
 }

@@ -263,6 +263,19 @@ void rpc_message_release(struct rpc_message *message)
     *message = (struct rpc_message){ 0 };
 }
 
+struct rpc_payload rpc_payload_part(const struct rpc_message *message,
+                                    const struct rpc_payload *payload, uint64_t offset,
+                                    uint64_t bytes)
+{
+    struct cursor cursor = { message->slices, message->slice_count, payload->slice, payload->offset,
+                             payload->bytes };
+
+    FIRE_ASSERT(offset <= payload->bytes);
+    FIRE_ASSERT(bytes <= payload->bytes - offset);
+    cursor_take(&cursor, offset, NULL);
+    return (struct rpc_payload){ cursor.slice, cursor.offset, bytes };
+}
+
 enum fire_status rpc_payload_walk(const struct rpc_message *message,
                                   const struct rpc_payload *payload,
                                   enum fire_status (*piece)(void *data, uint64_t offset,

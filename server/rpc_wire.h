@@ -44,6 +44,11 @@ FIRE_NODISCARD enum fire_status rpc_message_init(struct rpc_message *message,
                                                  size_t payloads_max, struct fire_error *error);
 void rpc_message_release(struct rpc_message *message);
 
+/* `bytes` of a payload from its byte `offset` on, which are there. */
+struct rpc_payload rpc_payload_part(const struct rpc_message *message,
+                                    const struct rpc_payload *payload, uint64_t offset,
+                                    uint64_t bytes);
+
 /* Calls `piece` for each contiguous run of a payload, in order, until it returns other than OK. */
 FIRE_NODISCARD enum fire_status rpc_payload_walk(
     const struct rpc_message *message, const struct rpc_payload *payload,

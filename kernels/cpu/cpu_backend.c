@@ -309,6 +309,21 @@ static struct fire_batch *take_urgent(struct fire_device *device)
     return batch;
 }
 
+/* Says that a batch has finished; it is not ours after that. Called, and left, under the lock. */
+static void tell_finished(struct fire_device *device, struct fire_batch *batch)
+{
+    void (*const ended)(struct fire_batch * batch) = batch->ended;
+
+    batch->finished = true;
+    if (!ended) {
+        pthread_cond_broadcast(&device->finished);
+        return;
+    }
+    pthread_mutex_unlock(&device->lock);
+    ended(batch);
+    pthread_mutex_lock(&device->lock);
+}
+
 /* Runs a batch that was taken and says that it has finished. Called, and left, under the lock. */
 static void execute(struct fire_device *device, struct workspace *workspace,
                     struct fire_batch *batch)
@@ -318,8 +333,7 @@ static void execute(struct fire_device *device, struct workspace *workspace,
     pthread_mutex_unlock(&device->lock);
     run_batch(device, workspace, batch);
     pthread_mutex_lock(&device->lock);
-    batch->finished = true;
-    pthread_cond_broadcast(&device->finished);
+    tell_finished(device, batch);
     if (workspace_is_large(device, workspace, needed_bytes)) {
         pthread_mutex_unlock(&device->lock); /* giving memory back takes its time */
         workspace_trim(device, workspace);
@@ -354,8 +368,7 @@ static void run_light(void *data, uint32_t worker)
     for (uint32_t i = 0; i < count; i++)
         task(&whole, i, worker);
     pthread_mutex_lock(&device->lock);
-    whole.batch->finished = true;
-    pthread_cond_broadcast(&device->finished);
+    tell_finished(device, whole.batch);
     pthread_mutex_unlock(&device->lock);
 }
 
@@ -618,6 +631,7 @@ const struct fire_backend *fire_cpu_backend(void)
     static const struct fire_backend backend = {
         .abi = FIRE_BACKEND_ABI,
         .name = "cpu",
+        .tells = true,
         .probe = cpu_probe,
         .open = cpu_open,
         .close = cpu_close,

@@ -8,7 +8,9 @@
 
 #include "statistics.h"
 
-#define CHUNK_ROWS 64u
+#define CHUNK_ROWS     64u
+#define ALONE_ELEMENTS (64u << 10) /* not worth waking others for when they are only scaled */
+#define FACTOR_ERROR   1e-14       /* some roundings of f64 */
 
 /* A pass over the rows of a matrix in chunks that depend on its shape only; the partial sums are
  * added up in order. */
@@ -17,7 +19,8 @@ struct pass {
     void *weights;
     double factor; /* see each pass */
     double blend;
-    double *sums; /* one for each chunk */
+    double *sums;    /* one for each chunk */
+    double *squares; /* another one, of passes that measure too */
     void (*rows)(const struct pass *pass, uint32_t begin, uint32_t end, double *sum);
 };
 
@@ -171,12 +174,6 @@ static void measure(struct polar *polar)
 
     polar->prescale = 1;
     polar->norm = 0;
-    if (only_scales(polar->plan)) { /* squares of f32 neither overflow nor vanish in f64 */
-        pass.rows = rows_square;
-        pass.factor = 1;
-        polar->norm = sqrt(run_pass(&pass));
-        return;
-    }
     chunks = run_chunks(&pass);
     for (uint32_t i = 0; i < chunks; i++)
         largest = fmax(largest, pass.sums[i]);
@@ -459,14 +456,54 @@ static enum fire_status zero(struct polar *polar, struct fire_slot *slot)
 
 static void rows_rescale(const struct pass *pass, uint32_t begin, uint32_t end, double *sum)
 {
+    const struct engine_ops *ops = crew_ops(pass->polar->crew, FIRE_F32);
     size_t count;
     const void *weights = weights_at(pass, begin, end, &count);
 
-    *sum = crew_ops(pass->polar->crew, FIRE_F32)
-               ->replace((float *)weights, weights, pass->factor, count);
+    if (pass->squares)
+        pass->squares[begin / CHUNK_ROWS] = ops->square(weights, 1, count);
+    *sum = ops->replace((float *)weights, weights, pass->factor, count);
 }
 
-/* W <- c W / (||W|| + eps) in two passes, without G or a copy. */
+/* What a norm of at least `norm` makes of the factor that keeps it, c ||W|| / (||W|| + eps): true
+ * when that is the same f32 however large it is. */
+static bool factor_is_known(const struct fire_plan *plan, double norm, double *factor)
+{
+    const double most = plan->scale_factor / sqrt(plan->cols);
+    const double least = most * (norm / (norm + plan->eps));
+
+    *factor = most;
+    return plan->scale == FIRE_SCALE_KEEP_NORM && plan->scale_factor > 0 && plan->eps >= 0 &&
+           norm > 0 && norm >= plan->min_norm &&
+           (float)(least * (1 - FACTOR_ERROR)) == (float)(most * (1 + FACTOR_ERROR));
+}
+
+/* ||W||. Where the factor needs no more than a part of it, W is scaled in the same pass and the sfe
+ * is known; else that is NaN. Squares of f32 neither overflow nor vanish in f64. */
+static void measure_and_scale(struct polar *polar, struct fire_slot *slot)
+{
+    struct pass pass = {
+        .polar = polar, .weights = slot->weights, .factor = 1, .rows = rows_square
+    };
+    const uint32_t rows = polar->space->rows;
+    const uint32_t chunks = (rows + CHUNK_ROWS - 1) / CHUNK_ROWS;
+    double part = 0, factor, total = 0;
+
+    rows_square(&pass, 0, rows < CHUNK_ROWS ? rows : CHUNK_ROWS, &part);
+    if (!factor_is_known(polar->plan, sqrt(part), &factor)) {
+        polar->norm = sqrt(run_pass(&pass));
+        return;
+    }
+    pass.factor = factor;
+    pass.rows = rows_rescale;
+    pass.squares = (double *)polar->space->inverse + chunks; /* after the sums */
+    slot->result->sfe = run_pass(&pass);
+    for (uint32_t i = 0; i < chunks; i++)
+        total += pass.squares[i];
+    polar->norm = sqrt(total);
+}
+
+/* W <- c W / (||W|| + eps) in one or two passes, without G or a copy. */
 static enum fire_status rescale(struct polar *polar, struct fire_slot *slot)
 {
     const struct fire_plan *plan = polar->plan;
@@ -477,7 +514,8 @@ static enum fire_status rescale(struct polar *polar, struct fire_slot *slot)
     if (status != FIRE_OK)
         return status;
     pass.factor = result->scale / (polar->norm + plan->eps);
-    result->sfe = run_pass(&pass);
+    if (isnan(result->sfe))
+        result->sfe = run_pass(&pass);
     if (!isfinite(result->sfe))
         return FIRE_BAD_REQUEST;
     result->sfe_relative = result->sfe / (polar->norm * polar->norm);
@@ -517,6 +555,8 @@ static bool begin(struct polar *polar, struct fire_slot *slot)
     status = polar_space_prepare(polar->space, polar->plan, polar->plan->compute);
     if (status != FIRE_OK)
         refuse(result, status);
+    else if (only_scales(polar->plan))
+        measure_and_scale(polar, slot);
     else
         measure(polar);
     return status == FIRE_OK;
@@ -535,9 +575,12 @@ void slot_run(const struct crew *crew, const struct fire_plan *plan, struct pola
 {
     struct polar polar = { .crew = crew, .plan = plan, .space = space, .weights = slot->weights };
     struct fire_result *result = slot->result;
+    const struct crew alone = { crew->engine, NULL, crew->scratch, crew->worker, crew->yield };
     const double start = milliseconds();
     enum fire_status status;
 
+    if (only_scales(plan) && (uint64_t)plan->rows * plan->cols <= ALONE_ELEMENTS)
+        polar.crew = &alone;
     if (!begin(&polar, slot))
         return;
     if (plan->kind == FIRE_PLAN_ANALYZE) {

@@ -2,84 +2,32 @@
  * is there, what is asked comes as tables, what is wrong is said in words. */
 #include <check.h>
 #include <math.h>
-#include <signal.h>
-#include <spawn.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "fire.h"
+#include "fired_fixture.h"
 
 #define READY_S_MAX 60
 #define STEPS       20
 
-extern char **environ;
-
-static char folder[64];
-static char address[128];
-static pid_t daemon_process;
+static struct fired fired;
 static struct fire_client *client;
-
-static bool answers(void)
-{
-    struct sockaddr_un name = { .sun_family = AF_UNIX };
-    const int socket_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    bool connected;
-
-    memcpy(name.sun_path, address + 5, strlen(address + 5) + 1);
-    connected = connect(socket_fd, (struct sockaddr *)&name, sizeof(name)) == 0;
-    close(socket_fd);
-    return connected;
-}
 
 static void begin(void)
 {
-    const struct fire_remote_settings settings = { .address = address, .run = "own" };
-    char state[96];
-    char *arguments[] = { (char *)FIRED_PROGRAM,
-                          (char *)"--listen",
-                          address,
-                          (char *)"--http",
-                          (char *)"off",
-                          (char *)"--state-dir",
-                          state,
-                          (char *)"--runtime-dir",
-                          folder,
-                          (char *)"--threads",
-                          (char *)"1",
-                          (char *)"--log-level",
-                          (char *)"warn",
-                          NULL };
+    struct fire_remote_settings settings = { .run = "own" };
 
-    snprintf(folder, sizeof(folder), "%s/fire-monitor.XXXXXX", P_tmpdir);
-    ck_assert_ptr_nonnull(mkdtemp(folder));
-    snprintf(address, sizeof(address), "unix:%s/fired.sock", folder);
-    snprintf(state, sizeof(state), "%s/state", folder);
-    ck_assert_int_eq(posix_spawn(&daemon_process, FIRED_PROGRAM, NULL, NULL, arguments, environ),
-                     0);
-    for (int i = 0; !answers(); i++) {
-        ck_assert_msg(i < READY_S_MAX * 50, "the daemon does not answer");
-        nanosleep(&(struct timespec){ .tv_nsec = 20000000 }, NULL);
-    }
+    fired_start(&fired, 1);
+    settings.address = fired.address;
     ck_assert_int_eq(fire_client_open_remote(&settings, &client, NULL), FIRE_OK);
 }
 
 static void end(void)
 {
-    char command[160];
-    int status = 0;
-
     fire_client_close(client);
-    kill(daemon_process, SIGTERM);
-    ck_assert_int_eq(waitpid(daemon_process, &status, 0), daemon_process);
-    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %d", status);
-    snprintf(command, sizeof(command), "rm -rf '%s'", folder);
-    ck_assert_int_eq(system(command), 0);
+    fired_end(&fired);
 }
 
 static size_t column_of(const struct fire_table *table, const char *name)

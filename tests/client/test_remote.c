@@ -2,32 +2,24 @@
  * travel; what happens to the caller's memory when tensors are bad, the daemon goes away, or nobody
  * is there. Every test talks to the real daemon, started on a socket of its own. */
 #include <check.h>
-#include <errno.h>
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "fire.h"
+#include "fired_fixture.h"
 #include "random.h"
 
-#define READY_S_MAX 60.0
-#define SETS        8
+#define SETS 8
 
-extern char **environ;
-
-static char folder[64];
-static char address[128];
-static pid_t daemon_process;
+static struct fired fired;
 static struct fire_client *local;
 
 /* --- the daemon ------------------------------------------------------------------------------- */
@@ -40,88 +32,23 @@ static double now_s(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-static bool answers(void)
-{
-    struct sockaddr_un name = { .sun_family = AF_UNIX };
-    const int socket_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    bool connected;
-
-    memcpy(name.sun_path, address + 5, strlen(address + 5) + 1);
-    connected = connect(socket_fd, (struct sockaddr *)&name, sizeof(name)) == 0;
-    close(socket_fd);
-    return connected;
-}
-
-static void spawn_daemon(void)
-{
-    char state[96];
-    char *arguments[] = { (char *)FIRED_PROGRAM,
-                          (char *)"--listen",
-                          address,
-                          (char *)"--http",
-                          (char *)"off",
-                          (char *)"--state-dir",
-                          state,
-                          (char *)"--runtime-dir",
-                          folder,
-                          (char *)"--threads",
-                          (char *)"2",
-                          (char *)"--log-level",
-                          (char *)"warn",
-                          NULL };
-
-    snprintf(state, sizeof(state), "%s/state", folder);
-    ck_assert_int_eq(posix_spawn(&daemon_process, FIRED_PROGRAM, NULL, NULL, arguments, environ),
-                     0);
-}
-
-static void wait_for_daemon(void)
-{
-    const double start_s = now_s();
-
-    while (!answers()) {
-        ck_assert_msg(now_s() - start_s < READY_S_MAX, "the daemon does not answer");
-        nanosleep(&(struct timespec){ .tv_nsec = 20000000 }, NULL);
-    }
-}
-
-static void stop_daemon(int how)
-{
-    int status = 0;
-
-    kill(daemon_process, how);
-    ck_assert_int_eq(waitpid(daemon_process, &status, 0), daemon_process);
-    if (how == SIGTERM)
-        ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %d", status);
-    daemon_process = 0;
-}
-
 static void begin(void)
 {
     const struct fire_local_settings settings = { .threads = 2 };
 
-    snprintf(folder, sizeof(folder), "%s/fire-remote.XXXXXX", P_tmpdir);
-    ck_assert_ptr_nonnull(mkdtemp(folder));
-    snprintf(address, sizeof(address), "unix:%s/fired.sock", folder);
-    spawn_daemon();
-    wait_for_daemon();
+    fired_start(&fired, 2);
     ck_assert_int_eq(fire_client_open_local(&settings, &local, NULL), FIRE_OK);
 }
 
 static void end(void)
 {
-    char command[160];
-
     fire_client_close(local);
-    if (daemon_process)
-        stop_daemon(SIGTERM);
-    snprintf(command, sizeof(command), "rm -rf '%s'", folder);
-    ck_assert_int_eq(system(command), 0);
+    fired_end(&fired);
 }
 
 static struct fire_client *open_remote(double deadline_s, uint32_t retries_max)
 {
-    const struct fire_remote_settings settings = { .address = address,
+    const struct fire_remote_settings settings = { .address = fired.address,
                                                    .deadline_s = deadline_s,
                                                    .retries_max = retries_max };
     struct fire_client *client;
@@ -570,7 +497,7 @@ START_TEST(the_example_runs)
     size_t bytes;
     FILE *output;
 
-    snprintf(command, sizeof(command), "'%s' '%s'", EXAMPLE_PROGRAM, address);
+    snprintf(command, sizeof(command), "'%s' '%s'", EXAMPLE_PROGRAM, fired.address);
     output = popen(command, "r");
     ck_assert_ptr_nonnull(output);
     bytes = fread(text, 1, sizeof(text) - 1, output);
@@ -654,7 +581,7 @@ START_TEST(nobody_there_says_what_to_do)
     struct fire_error error = { 0 };
     char none[160];
 
-    snprintf(none, sizeof(none), "unix:%s/none.sock", folder);
+    snprintf(none, sizeof(none), "unix:%s/none.sock", fired.folder);
     settings.address = none;
     ck_assert_int_eq(fire_client_open_remote(&settings, &client, NULL), FIRE_OK);
     tensor_make(&tensor, "w", FIRE_F32, 16, 16, NULL);
@@ -676,14 +603,14 @@ START_TEST(a_daemon_that_comes_late_is_found)
     struct fire_tensor tensor;
     struct fire_set set = { .tensors = &tensor, .count = 1 };
 
-    stop_daemon(SIGTERM);
+    fired_stop(&fired, SIGTERM);
     tensor_make(&tensor, "w", FIRE_F32, 16, 16, NULL);
     ck_assert_int_eq(fire_client_start(client, &set, NULL), FIRE_OK);
     ck_assert(!fire_client_wait(client, &set, 0.2));
-    spawn_daemon();
+    fired_spawn(&fired);
     ck_assert(fire_client_wait(client, &set, 60.0));
     ck_assert_msg(set.status == FIRE_OK, "%s", set.error.message);
-    wait_for_daemon();
+    fired_await(&fired);
     tensor_release(&tensor);
     fire_client_close(client);
 }
@@ -711,11 +638,11 @@ START_TEST(a_stream_survives_the_death_of_the_daemon)
     }
     ck_assert_int_eq(fire_client_start(client, &set, NULL), FIRE_OK);
     ck_assert_msg(!fire_client_wait(client, &set, 0.15), "too fast to be interrupted");
-    stop_daemon(SIGKILL);
-    spawn_daemon();
+    fired_stop(&fired, SIGKILL);
+    fired_spawn(&fired);
     ck_assert(fire_client_wait(client, &set, 900.0));
     ck_assert_msg(set.status == FIRE_OK, "%s", set.error.message);
-    wait_for_daemon();
+    fired_await(&fired);
     for (int i = 0; i < COUNT; i++) {
         ck_assert_msg(memcmp(tensors[i].out, twins[i].out, bytes_of(&tensors[i])) == 0, "%s",
                       names[i]);

@@ -628,10 +628,23 @@ START_TEST(analysis_leaves_the_weights_alone)
 }
 END_TEST
 
-/* Zero steps and no statistics take a way of their own, without G: W / sqrt(r) for keep-norm. */
+static const struct {
+    const char *settings;
+    bool skipped;
+} scalings[] = {
+    { "steps=0 scale=keep-norm", false },          /* the factor is known before the norm is */
+    { "steps=0 scale=keep-norm eps=0.01", false }, /* … and is not */
+    { "steps=0 scale=keep-norm min_norm=1e9", true },
+    { "steps=0 scale=one", false },
+};
+
+/* Zero steps and no statistics take a way of their own, without G: c W / (||W|| + eps), where
+ * keep-norm's c is ||W|| / sqrt(r). */
 START_TEST(a_plan_without_steps_only_scales)
 {
-    const struct fire_shape shape = { 2, { shapes[_i][0], shapes[_i][1] } };
+    const uint32_t *sides = shapes[_i / COUNT(scalings)];
+    const bool skipped = scalings[_i % COUNT(scalings)].skipped;
+    const struct fire_shape shape = { 2, { sides[0], sides[1] } };
     struct trial trial;
     struct fire_error error;
     struct fire_plan plan;
@@ -639,13 +652,14 @@ START_TEST(a_plan_without_steps_only_scales)
     struct fire_result result;
     struct fire_slot slot = { NULL, &result, 0 };
     struct fire_batch batch = { .plan = &plan, .slots = &slot, .slot_count = 1 };
+    double norm, factor, sfe = 0;
     float *kept;
 
-    trial_init(&trial, shapes[_i][0], shapes[_i][1], 10);
+    trial_init(&trial, sides[0], sides[1], 10);
     const struct fire_backend *backend = trial.projector.backend;
     struct fire_device *device = trial.projector.device;
 
-    options_make(&trial.options, "fire", "steps=0 scale=keep-norm");
+    options_make(&trial.options, "fire", scalings[_i % COUNT(scalings)].settings);
     fire_view_at(&shape, &trial.options, 0, &view);
     ck_assert_int_eq(fire_plan_make(&plan, &trial.options, &view, FIRE_F32, 0, &error), FIRE_OK);
     slot.weights = analysed_slot(&trial.projector, &view, &trial);
@@ -653,11 +667,23 @@ START_TEST(a_plan_without_steps_only_scales)
     fire_result_init(&result);
     ck_assert_int_eq(backend->submit(device, &batch), FIRE_OK);
     ck_assert_int_eq(backend->wait(device, &batch), FIRE_OK);
-    ck_assert_int_eq(result.action, FIRE_ACTION_PROJECTED);
-    for (size_t i = 0; i < trial.count; i++)
-        ck_assert_double_eq_tol(((const float *)slot.weights)[i], kept[i] / sqrt(trial.r),
-                                1e-6 * fabs((double)kept[i]) + 1e-30);
-    ck_assert_double_eq_tol(result.scale, matrix_norm(trial.w, trial.count) / sqrt(trial.r), 1e-5);
+    ck_assert_int_eq(result.action, skipped ? FIRE_ACTION_SKIPPED : FIRE_ACTION_PROJECTED);
+    norm = matrix_norm(trial.w, trial.count);
+    factor = (plan.scale == FIRE_SCALE_KEEP_NORM ? norm / sqrt(trial.r) : 1) / (norm + plan.eps);
+    for (size_t i = 0; i < trial.count; i++) {
+        const float w = ((const float *)slot.weights)[i];
+
+        if (skipped)
+            ck_assert_float_eq(w, kept[i]);
+        else
+            ck_assert_double_eq_tol(w, kept[i] * factor, 1e-6 * fabs(kept[i] * factor) + 1e-30);
+        sfe += ((double)w - kept[i]) * ((double)w - kept[i]);
+    }
+    if (!skipped) {
+        ck_assert_double_eq_tol(result.scale, factor * (norm + plan.eps), 1e-5);
+        ck_assert_double_eq_tol(result.sfe, sfe, 1e-6 * sfe + 1e-12);
+        ck_assert_double_eq_tol(result.sfe_relative, sfe / (norm * norm), 1e-5);
+    }
     backend->host_free(device, slot.weights);
     backend->host_free(device, kept);
     trial_release(&trial);
@@ -682,7 +708,8 @@ int main(void)
     tcase_add_loop_test(shaped, cubic_steps_never_increase_the_dfi, 0, COUNT(shapes));
     tcase_add_loop_test(shaped, results_tell_the_truth, 0, COUNT(shapes));
     tcase_add_loop_test(shaped, analysis_leaves_the_weights_alone, 0, COUNT(shapes));
-    tcase_add_loop_test(shaped, a_plan_without_steps_only_scales, 0, COUNT(shapes));
+    tcase_add_loop_test(shaped, a_plan_without_steps_only_scales, 0,
+                        COUNT(shapes) * COUNT(scalings));
     suite_add_tcase(suite, shaped);
     tcase_set_timeout(special, 120);
     tcase_add_loop_test(special, a_rank_defect_is_found_and_named, 0, 2 * COUNT(defects));

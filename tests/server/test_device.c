@@ -42,6 +42,16 @@ static struct device *open_device(const struct fire_backend *backend, struct end
     return device;
 }
 
+/* The CPU's, which tells of ends (1), or which has to be waited for (0). */
+static struct fire_backend backend_that(int tells)
+{
+    struct fire_backend backend = *fire_cpu_backend();
+
+    ck_assert(backend.tells);
+    backend.tells = tells != 0;
+    return backend;
+}
+
 static void on_closed(void *data)
 {
     *(bool *)data = true;
@@ -85,7 +95,8 @@ static void wait_for(const struct ends *ends, uint32_t count)
 START_TEST(batches_come_back_in_order)
 {
     struct ends ends = { 0 };
-    struct device *device = open_device(fire_cpu_backend(), &ends);
+    const struct fire_backend backend = backend_that(_i);
+    struct device *device = open_device(&backend, &ends);
     struct work *works[DEVICE_BATCHES_MAX];
     struct fire_plan plan;
     float *alone;
@@ -122,7 +133,8 @@ END_TEST
 START_TEST(an_urgent_batch_overtakes)
 {
     struct ends ends = { 0 };
-    struct device *device = open_device(fire_cpu_backend(), &ends);
+    const struct fire_backend backend = backend_that(_i);
+    struct device *device = open_device(&backend, &ends);
     struct fire_plan large, small;
     struct work *slow, *fast;
     struct batch *batch;
@@ -155,7 +167,8 @@ END_TEST
 START_TEST(closing_waits)
 {
     struct ends ends = { 0 };
-    struct device *device = open_device(fire_cpu_backend(), &ends);
+    const struct fire_backend backend = backend_that(_i);
+    struct device *device = open_device(&backend, &ends);
     struct fire_plan plan;
     struct work *work;
 
@@ -210,6 +223,7 @@ START_TEST(a_device_that_fails_stays_out)
     backend.abi = failures[_i].abi;
     if (failures[_i].wait)
         backend.wait = failures[_i].wait;
+    backend.tells = false;
     ck_assert_int_eq(uv_loop_init(&loop), 0);
     ck_assert_msg(device_open(&loop, &settings, on_batch, &ends, &device, &error) ==
                       failures[_i].status,
@@ -239,6 +253,7 @@ START_TEST(a_lost_device_is_out_of_service)
     struct work *work;
 
     backend.wait = wait_until_lost;
+    backend.tells = false;
     device = open_device(&backend, &ends);
     ck_assert(device_in_service(device));
     __atomic_store_n(&losing, true, __ATOMIC_SEQ_CST);
@@ -293,9 +308,9 @@ int main(void)
     int failed;
 
     tcase_set_timeout(tests, 300);
-    tcase_add_test(tests, batches_come_back_in_order);
-    tcase_add_test(tests, an_urgent_batch_overtakes);
-    tcase_add_test(tests, closing_waits);
+    tcase_add_loop_test(tests, batches_come_back_in_order, 0, 2);
+    tcase_add_loop_test(tests, an_urgent_batch_overtakes, 0, 2);
+    tcase_add_loop_test(tests, closing_waits, 0, 2);
     tcase_add_loop_test(tests, a_device_that_fails_stays_out, 0,
                         sizeof(failures) / sizeof(failures[0]));
     tcase_add_test(tests, a_lost_device_is_out_of_service);

@@ -2,6 +2,7 @@
  * what on_bad=skip makes of it, and that an answer has everything in its place. No device: weights
  * are skipped by rule (one column), or the jobs are run by hand. */
 #include <check.h>
+#include <grpc/byte_buffer_reader.h>
 #include <grpc/grpc.h>
 #include <math.h>
 #include <stdlib.h>
@@ -248,6 +249,120 @@ START_TEST(a_bad_tensor_can_be_skipped)
 }
 END_TEST
 
+/* Cuts the message into slices of `bytes`, which divides nothing: elements lie in two of them. */
+static void cut(struct rpc_message *message, size_t bytes)
+{
+    grpc_byte_buffer_reader reader;
+    grpc_slice whole, slices[512];
+    size_t count = 0;
+    struct fire_error error;
+
+    ck_assert_int_eq(grpc_byte_buffer_reader_init(&reader, message->buffer), 1);
+    whole = grpc_byte_buffer_reader_readall(&reader);
+    grpc_byte_buffer_reader_destroy(&reader);
+    rpc_message_release(message);
+    for (size_t at = 0; at < GRPC_SLICE_LENGTH(whole); at += bytes, count++) {
+        const size_t left = GRPC_SLICE_LENGTH(whole) - at;
+
+        ck_assert_uint_lt(count, 512);
+        slices[count] = grpc_slice_sub(whole, at, at + (left < bytes ? left : bytes));
+    }
+    ck_assert_int_eq(rpc_message_init(message, grpc_raw_byte_buffer_create(slices, count),
+                                      RPC_SET_BYTES_MAX, RPC_TENSORS_MAX, &error),
+                     FIRE_OK);
+    for (size_t i = 0; i < count; i++)
+        grpc_slice_unref(slices[i]);
+    grpc_slice_unref(whole);
+}
+
+static void open_set(struct rpc_set *set, const struct rpc_message *message)
+{
+    struct fire_error error;
+
+    ck_assert_int_eq(rpc_set_decode(set, message, false, TENSOR_BYTES_MAX, &error), FIRE_OK);
+    for (size_t i = 0; i < set->tensor_count; i++)
+        ck_assert_int_eq(request_tensor_reserve(set->tensors[i], arena, &error), FIRE_OK);
+}
+
+/* Feeds part after part, the last one first; gives the first failure of the first tensor. */
+static enum fire_status feed_parts(struct rpc_set *set, const struct rpc_message *message,
+                                   uint32_t count, struct fire_error *error)
+{
+    size_t failed = SIZE_MAX;
+
+    error->status = FIRE_OK;
+    rpc_set_feed_begin(set);
+    for (uint32_t i = count; i-- > 0;) {
+        struct rpc_feed_part part = { .index = i, .count = count };
+        struct fire_error own = { 0 };
+
+        if (rpc_set_feed_part(set, message, &part, &own) == FIRE_OK || part.tensor > failed)
+            continue;
+        failed = part.tensor;
+        *error = own;
+    }
+    rpc_set_feed_end(set);
+    return error->status;
+}
+
+static const struct {
+    uint32_t parts;
+    size_t slice_bytes;
+    bool nan;
+} sharings[] = {
+    { 1, 4096, false }, { 2, 4096, false }, { 2, 33, false }, { 3, 1001, false },
+    { 4, 77, false },   { 2, 33, true },    { 4, 77, true },
+};
+
+/* Tall and wide matrices, one that is not a matrix and state: several workers put every byte where
+ * one does, and blame the same element. */
+START_TEST(parts_of_a_set_make_the_whole)
+{
+    const struct sent sent[] = {
+        TENSOR("tall", WEIGHT, F32, 37, 11, .bytes = 4 * 37 * 11),
+        TENSOR("m", STATE, F32, 37, 11, .parameter = "tall", .slot = "exp_avg",
+               .bytes = 4 * 37 * 11),
+        TENSOR("wide", WEIGHT, F32, 9, 53, .bytes = 4 * 9 * 53, .nan = sharings[_i].nan),
+        TENSOR("column", WEIGHT, F32, 61, 1, .bytes = 4 * 61),
+        TENSOR("last", WEIGHT, F32, 8, 4, .bytes = 128, .nan = sharings[_i].nan),
+    };
+    const enum fire_status expected = sharings[_i].nan ? FIRE_BAD_REQUEST : FIRE_OK;
+    struct fire_error errors[2] = { 0 };
+    struct rpc_message message;
+    struct rpc_set sets[2];
+
+    receive(&message, sent, 5, NULL);
+    cut(&message, sharings[_i].slice_bytes);
+    for (int i = 0; i < 2; i++)
+        open_set(&sets[i], &message);
+    ck_assert_int_eq(rpc_set_feed(&sets[0], &message, &errors[0]), expected);
+    ck_assert_int_eq(feed_parts(&sets[1], &message, sharings[_i].parts, &errors[1]), expected);
+    ck_assert_str_eq(errors[0].field, errors[1].field);
+    ck_assert_str_eq(errors[0].message, errors[1].message);
+    for (size_t i = 0; i < 5 && expected == FIRE_OK; i++) {
+        const struct request_tensor *one = sets[0].tensors[i], *other = sets[1].tensors[i];
+
+        ck_assert_uint_eq(other->received_bytes, other->total_bytes);
+        for (uint32_t k = 0; one->role == REQUEST_WEIGHT && k < request_job_count(one); k++) {
+            const struct job *job = request_job(sets[0].tensors[i], k);
+
+            ck_assert_mem_eq(job->slots[0].weights,
+                             request_job(sets[1].tensors[i], k)->slots[0].weights,
+                             fire_plan_slot_bytes(job->plan));
+        }
+        if (one->role == REQUEST_STATE) {
+            uint64_t bytes;
+            const void *first = request_bytes(one, &bytes);
+
+            ck_assert_mem_eq(first, request_bytes(other, &bytes), bytes);
+        }
+    }
+    for (int i = 0; i < 2; i++)
+        rpc_set_release(&sets[i]);
+    rpc_message_release(&message);
+}
+END_TEST
+
 START_TEST(data_and_tensors_are_counted)
 {
     static const struct sent good[] = { GOOD };
@@ -414,6 +529,8 @@ int main(void)
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, a_bad_tensor_refuses_the_call, 0, refusal_count);
     tcase_add_loop_test(tests, a_bad_tensor_can_be_skipped, 0, refusal_count);
+    tcase_add_loop_test(tests, parts_of_a_set_make_the_whole, 0,
+                        sizeof(sharings) / sizeof(sharings[0]));
     tcase_add_test(tests, data_and_tensors_are_counted);
     tcase_add_test(tests, unpacking_takes_memory_in_proportion);
     tcase_add_test(tests, an_answer_has_everything_in_its_place);
