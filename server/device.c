@@ -2,14 +2,14 @@
  * wake-up.
  *
  * A backend that tells of an end does so on a thread of its own. For any other, each batch object
- * has a thread that does nothing but wait for it: there are three. A backend runs ordinary batches in the order submitted, so their ends are told in that order; an urgent one may
- * overtake them.
+ * has a thread that does nothing but wait for it: there are three. A backend runs ordinary batches
+ * in the order submitted, so their ends are told in that order; an urgent one may overtake them.
  *
  * Device time. An ordinary batch began when it was submitted or when the one before it ended,
  * whichever was later. What an urgent batch took cannot be told from what it interrupted: it counts
  * as estimated, and so much less is the time of the batch it ran within.
  *
- * Shared with the waiting threads, under `lock`: the list of ended batches, `waiting`, `stopping`.
+ * Shared with those threads, under `lock`: the list of ended batches, `waiting`, `stopping`.
  * Everything else is the loop thread's. */
 #include "device.h"
 

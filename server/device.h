@@ -2,9 +2,9 @@
  *
  * device_submit() never waits: it queues the batch with the backend, which tells of its end, or a
  * thread of the batch object waits for it, so an urgent batch comes back before a large one that
- * began earlier. At most DEVICE_BATCHES_MAX batches are with a device; each batch object is allocated at open with
- * room for all its slots. If the backend loses the device, the batches that were with it come back
- * with FIRE_DEVICE_LOST and the device is out of service. */
+ * began earlier. At most DEVICE_BATCHES_MAX batches are with a device; each batch object is
+ * allocated at open with room for all its slots. If the backend loses the device, the batches that
+ * were with it come back with FIRE_DEVICE_LOST and the device is out of service. */
 #ifndef FIRED_DEVICE_H
 #define FIRED_DEVICE_H
 

@@ -3,8 +3,8 @@
  *     receive -> decode -> reserve -> feed -> submit … last job done -> answer -> reply
  *
  * decode, feed and answer run on a worker, or right here when they have so little to do that a
- * change of threads would cost more than the work. Between two stages a call that is over stops: what the
- * device or a worker still uses is freed when they have done with it.
+ * change of threads would cost more than the work. Between two stages a call that is over stops:
+ * what the device or a worker still uses is freed when they have done with it.
  *
  * Invariants:
  *   while `working` or `weights_left` > 0 the state holds a reference of the call
