@@ -15,7 +15,7 @@
 #include "firectl_monitor.h"
 
 #define RESOLUTION_MAX 4096
-#define EVENTS_PAGE    1000u
+#define EVENTS_PAGE    128u /* so many come with their spectra */
 #define FORMATS        "csv, json or safetensors"
 
 enum format { FORMAT_CSV, FORMAT_JSON, FORMAT_SAFETENSORS };

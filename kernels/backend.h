@@ -13,6 +13,7 @@
 
 #include "plan.h"
 #include "result.h"
+#include "spectrum.h"
 #include "status.h"
 
 #define FIRE_BACKEND_ABI 4
@@ -29,6 +30,9 @@ struct fire_slot {
     void *weights;
     struct fire_result *result;
     uint64_t seed; /* for completion of a rank defect */
+    /* The singular values, where the plan's statistics ask for the spectrum; the caller sets the
+     * counts in it to 0. NULL: nobody wants them. */
+    struct fire_spectra *spectra;
 };
 
 /* The caller owns all of it and leaves it alone from submit until poll says true. */

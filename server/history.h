@@ -27,6 +27,7 @@
 #define HISTORY_CELLS_MAX        600000u /* of one answer */
 #define HISTORY_RESOLUTION_MAX   4096u
 #define HISTORY_EVENTS_MAX       1000u
+#define HISTORY_SPECTRA_MAX      128u /* events of one answer that come with their spectra */
 #define HISTORY_SPARK_MAX        64u
 #define HISTORY_TIME_STATISTIC   "time_ms" /* of the whole run: when a step was reported */
 #define HISTORY_GROWTH_STATISTIC "dfi"     /* which worst_layer and spark look at */

@@ -137,8 +137,17 @@ struct events_reading {
     Fire__V1__Event **events;
     size_t count;
     size_t room;
+    size_t spectra_room; /* events that may keep theirs, which are a hundred times the rest */
     enum fire_status status;
 };
+
+static void forget_spectra(Fire__V1__Event *event)
+{
+    free(event->spectrum_before);
+    free(event->spectrum_after);
+    event->spectrum_before = event->spectrum_after = NULL;
+    event->n_spectrum_before = event->n_spectrum_after = 0;
+}
 
 static bool on_event(void *data, const struct sql_value *columns, size_t count)
 {
@@ -154,6 +163,12 @@ static bool on_event(void *data, const struct sql_value *columns, size_t count)
         return false;
     }
     event->id = (uint64_t)columns[0].number;
+    if (event->n_spectrum_before + event->n_spectrum_after > 0) {
+        if (reading->spectra_room == 0)
+            forget_spectra(event);
+        else
+            reading->spectra_room--;
+    }
     reading->events[reading->count++] = event;
     return true;
 }
@@ -204,7 +219,8 @@ enum fire_status history_list_events(struct history *history, const char *tenant
     const int64_t before = request->before_id > 0 && request->before_id < INT64_MAX
                                ? (int64_t)request->before_id
                                : INT64_MAX;
-    struct events_reading reading = { .room = limit };
+    struct events_reading reading = { .room = limit,
+                                      .spectra_room = request->run[0] ? HISTORY_SPECTRA_MAX : 0 };
     enum fire_status status;
 
     *response = NULL;

@@ -90,9 +90,11 @@ static void count_job(struct monitor *monitor, const struct monitor_job *job)
         metrics_add(monitor->settings.metrics, METRIC_HISTORY_DROPPED, NULL, NULL, 1);
 }
 
-/* What is on disk now goes to those who watch and to the alerts. */
-static void tell(struct monitor *monitor, const struct monitor_job *job)
+/* What is on disk now goes to those who watch and to the alerts. Spectra are for those who ask. */
+static void tell(struct monitor *monitor, struct monitor_job *job)
 {
+    for (size_t i = 0; i < job->event_count; i++)
+        job->events[i]->n_spectrum_before = job->events[i]->n_spectrum_after = 0;
     monitor_watches_tell(monitor, job);
     if (monitor->settings.stored && job->entry.report)
         monitor->settings.stored(monitor->settings.data, job->tenant, job->entry.report);
@@ -339,9 +341,11 @@ void monitor_queue_owned(struct monitor *monitor, const char *tenant,
     job->events = events;
     job->event_count = event_count;
     job->bytes = (report ? report_bytes(report) : 0) + 1024 * event_count;
-    for (size_t i = 0; i < event_count; i++)
+    for (size_t i = 0; i < event_count; i++) {
+        job->bytes += sizeof(double) * (events[i]->n_spectrum_before + events[i]->n_spectrum_after);
         if (events[i]->time_ms == 0)
             events[i]->time_ms = monitor_now_ms();
+    }
     queue_write(monitor, job);
 }
 

@@ -137,10 +137,23 @@ static bool event_texts(Fire__V1__Event *event, const struct request_set *set, c
     return event->run && event->layer && event->text && event->attributes && event->values;
 }
 
+/* The list stays empty when there is nothing, or no memory for it. */
+static void add_spectrum(const struct fire_spectrum *spectrum, size_t *count, double **values)
+{
+    if (spectrum->count == 0)
+        return;
+    *values = malloc(spectrum->count * sizeof(**values));
+    if (!*values)
+        return;
+    memcpy(*values, spectrum->values, spectrum->count * sizeof(**values));
+    *count = spectrum->count;
+}
+
 static Fire__V1__Event *event_make(const char *tenant, const struct request_set *set,
                                    const char *layer, const struct request_tensor *tensor)
 {
     const struct fire_result *result = &tensor->result;
+    const struct fire_spectra *spectra = request_spectra(tensor);
     Fire__V1__Event *event = malloc(sizeof(*event));
 
     if (!event)
@@ -161,6 +174,10 @@ static Fire__V1__Event *event_make(const char *tenant, const struct request_set 
     add_value(event, "matrices", result->matrices);
     for (size_t i = 0; i < fire_result_field_count(); i++)
         add_value(event, fire_result_field_at(i)->name, fire_result_value(result, i));
+    if (spectra) {
+        add_spectrum(&spectra->before, &event->n_spectrum_before, &event->spectrum_before);
+        add_spectrum(&spectra->after, &event->n_spectrum_after, &event->spectrum_after);
+    }
     return event;
 }
 

@@ -202,6 +202,8 @@ static void measure(struct request_tensor *tensor)
     parts->entries_offset = take(&end, work->matrices * sizeof(*parts->entries));
     parts->results_offset = take(&end, work->view_count * sizeof(*parts->results));
     parts->jobs_offset = take(&end, parts->job_count * sizeof(*parts->jobs));
+    parts->spectra_offset =
+        take(&end, parts->has_spectra ? (work->matrices + 1) * sizeof(*parts->spectra) : 0);
     parts->block_bytes = end;
 }
 
@@ -230,6 +232,9 @@ static enum fire_status plan_weight(struct request_tensor *tensor, const struct 
                                 set->analyze, set->statistics, &inner);
     if (status != FIRE_OK)
         return place_error(error, &inner, tensor->path, tensor->name);
+    tensor->parts->has_spectra = set->run[0] != '\0' && !set->analyze &&
+                                 set->statistics & FIRE_STATISTICS_SPECTRUM &&
+                                 tensor->work.matrices <= REQUEST_SPECTRA_MAX;
     measure(tensor);
     return FIRE_OK;
 }

@@ -25,6 +25,7 @@
 #define REQUEST_PATH_BYTES     48u
 #define REQUEST_VIEWS_MAX      262144u /* matrices of one tensor */
 #define REQUEST_PER_MATRIX_MAX 4096u   /* results a matrix in one answer */
+#define REQUEST_SPECTRA_MAX    64u     /* matrices of one tensor whose spectra are recorded */
 #define REQUEST_JOB_MATRICES   64u
 #define REQUEST_JOB_BYTES      (4u << 20) /* of slots; a larger matrix is a job of its own */
 #define REQUEST_HEAP_BYTES     8192u      /* about what an open tensor takes beside its block */
@@ -187,6 +188,11 @@ void request_answer(const struct request_set *set, struct request_tensor *tensor
 /* The result of view `index`, for per_matrix; the skipped ones included. */
 void request_view_result(const struct request_tensor *tensor, uint64_t index,
                          struct fire_result *result);
+
+/* Singular values of a projected weight, before and after, of its matrices together. NULL: the call
+ * does not record them (it names no run, does not ask for the spectrum, only analyzes), or there
+ * are more than REQUEST_SPECTRA_MAX matrices. Valid as long as the tensor is. */
+const struct fire_spectra *request_spectra(const struct request_tensor *tensor);
 
 /* True when request_answer() takes microseconds whatever the tensor's size: its bytes are where
  * they are to be, and few results are to be merged. */

@@ -27,6 +27,35 @@ static void merge_results(struct request_tensor *tensor)
     }
 }
 
+/* Without memory for it there is none. */
+static void merge_spectra(struct request_tensor *tensor)
+{
+    const struct request_parts *parts = tensor->parts;
+    const size_t count = tensor->work.matrices;
+    struct fire_spectra *sum = &parts->spectra[count];
+    const struct fire_spectrum *list[REQUEST_SPECTRA_MAX];
+
+    FIRE_ASSERT(count <= REQUEST_SPECTRA_MAX);
+    for (size_t i = 0; i < count; i++)
+        list[i] = &parts->spectra[i].before;
+    if (fire_spectrum_merge(list, count, &sum->before) != FIRE_OK)
+        sum->before.count = 0;
+    for (size_t i = 0; i < count; i++)
+        list[i] = &parts->spectra[i].after;
+    if (fire_spectrum_merge(list, count, &sum->after) != FIRE_OK)
+        sum->after.count = 0;
+}
+
+const struct fire_spectra *request_spectra(const struct request_tensor *tensor)
+{
+    const struct request_parts *parts = tensor->parts;
+
+    if (!parts || !parts->has_spectra || !parts->laid_out ||
+        tensor->result.action != FIRE_ACTION_PROJECTED)
+        return NULL;
+    return &parts->spectra[tensor->work.matrices == 1 ? 0 : tensor->work.matrices];
+}
+
 void request_view_result(const struct request_tensor *tensor, uint64_t index,
                          struct fire_result *result)
 {
@@ -159,6 +188,8 @@ void request_answer(const struct request_set *set, struct request_tensor *tensor
     FIRE_ASSERT(tensor->role == REQUEST_WEIGHT);
     if (computed) {
         merge_results(tensor);
+        if (tensor->parts->has_spectra && tensor->work.matrices != 1)
+            merge_spectra(tensor);
         if (tensor->result.action == FIRE_ACTION_REFUSED)
             refuse_for_result(tensor);
     }
@@ -175,7 +206,8 @@ void request_answer(const struct request_set *set, struct request_tensor *tensor
 bool request_answer_is_light(const struct request_set *set, const struct request_tensor *tensor)
 {
     return tensor->parts && (set->analyze || tensor->parts->verbatim) && !tensor->companions &&
-           tensor->work.view_count <= LIGHT_VIEWS_MAX;
+           tensor->work.view_count <= LIGHT_VIEWS_MAX &&
+           !(tensor->parts->has_spectra && tensor->work.matrices > 1);
 }
 
 const void *request_bytes(const struct request_tensor *tensor, uint64_t *bytes)

@@ -38,6 +38,12 @@ enum fire_status request_tensor_reserve(struct request_tensor *tensor, struct ar
     return FIRE_OK;
 }
 
+static struct fire_spectra *spectra_clear(struct fire_spectra *spectra)
+{
+    spectra->before.count = spectra->after.count = 0;
+    return spectra;
+}
+
 /* Every part's matrices become entries next to each other, in view order. */
 static void lay_entries(struct request_tensor *tensor)
 {
@@ -50,6 +56,7 @@ static void lay_entries(struct request_tensor *tensor)
     for (uint32_t i = 1; i < work->part_count; i++)
         next[i] = next[i - 1] + work->parts[i - 1].matrices;
     for (uint64_t v = 0; v < work->view_count; v++) {
+        struct fire_slot *entry;
         struct fire_view view;
         uint32_t part;
 
@@ -59,10 +66,13 @@ static void lay_entries(struct request_tensor *tensor)
         fire_result_init(&parts->results[v]);
         if (part == UINT32_MAX)
             continue;
-        parts->entries[next[part]++] =
-            (struct fire_slot){ .weights = weights,
-                                .result = &parts->results[v],
-                                .seed = fire_work_seed(&tensor->options, tensor->name, v) };
+        entry = &parts->entries[next[part]];
+        *entry = (struct fire_slot){ .weights = weights,
+                                     .result = &parts->results[v],
+                                     .seed = fire_work_seed(&tensor->options, tensor->name, v) };
+        if (parts->has_spectra)
+            entry->spectra = spectra_clear(&parts->spectra[next[part]]);
+        next[part]++;
         weights += fire_plan_slot_bytes(&work->parts[part].plan);
     }
     FIRE_ASSERT(weights == parts->weights + parts->weights_bytes);
@@ -111,6 +121,7 @@ static void lay_out(struct request_tensor *tensor)
     parts->entries = (struct fire_slot *)(block + parts->entries_offset);
     parts->results = (struct fire_result *)(block + parts->results_offset);
     parts->jobs = (struct request_job *)(block + parts->jobs_offset);
+    parts->spectra = (struct fire_spectra *)(block + parts->spectra_offset);
     lay_entries(tensor);
     lay_jobs(tensor);
 }

@@ -9,6 +9,8 @@
  *     entries   struct fire_slot, those of one part next to each other
  *     results   struct fire_result a view
  *     jobs
+ *     spectra   struct fire_spectra a matrix, and behind them that of the tensor, when the call
+ *               records a spectrum
  * That of any other tensor is its bytes. */
 #ifndef FIRED_REQUEST_PARTS_H
 #define FIRED_REQUEST_PARTS_H
@@ -33,6 +35,7 @@ struct request_parts {
     uint64_t entries_offset;
     uint64_t results_offset;
     uint64_t jobs_offset;
+    uint64_t spectra_offset;
     uint64_t block_bytes;
     uint8_t *weights;
     uint8_t *bytes;
@@ -40,7 +43,9 @@ struct request_parts {
     struct fire_slot *entries;
     struct fire_result *results;
     struct request_job *jobs;
-    struct request_run run; /* of request_feed() */
+    bool has_spectra;
+    struct fire_spectra *spectra; /* in the order of entries */
+    struct request_run run;       /* of request_feed() */
 };
 
 /* Matrices of one plan that are put into one job. */

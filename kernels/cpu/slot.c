@@ -270,8 +270,9 @@ static double measured_dfi(struct polar *polar)
     return fire_gram_dfi(&gram);
 }
 
+/* `kept` may be NULL. */
 static enum fire_status spectrum(const struct fire_plan *plan, const void *weights,
-                                 struct fire_moment *moment)
+                                 struct fire_moment *moment, struct fire_spectrum *kept)
 {
     double *values = malloc(plan->cols * sizeof(double));
     struct fire_error error;
@@ -282,6 +283,8 @@ static enum fire_status spectrum(const struct fire_plan *plan, const void *weigh
                                       values, &error);
         if (status == FIRE_OK)
             fire_moment_from_singular_values(values, plan->cols, moment);
+        if (status == FIRE_OK && kept)
+            fire_spectrum_choose(values, plan->cols, kept);
     }
     free(values);
     return status;
@@ -360,7 +363,8 @@ static enum fire_status finish(struct polar *polar, struct fire_slot *slot)
         (plan->statistics & FIRE_STATISTICS_BASIC && (plan->fast || polar->hard)))
         status = residual(polar, &result->polar_residual);
     if (status == FIRE_OK && plan->statistics & FIRE_STATISTICS_SPECTRUM)
-        status = spectrum(plan, slot->weights, &polar->before);
+        status = spectrum(plan, slot->weights, &polar->before,
+                          slot->spectra ? &slot->spectra->before : NULL);
     if (status == FIRE_OK)
         status = scale_of(polar, slot->weights, &result->scale);
     if (status != FIRE_OK)
@@ -382,7 +386,8 @@ static enum fire_status finish(struct polar *polar, struct fire_slot *slot)
         result->before.srank = m->srank;
         result->before.condition = m->condition;
         /* The weights are written: a spectrum that cannot be had now is absent. */
-        (void)spectrum(plan, slot->weights, &result->after);
+        (void)spectrum(plan, slot->weights, &result->after,
+                       slot->spectra ? &slot->spectra->after : NULL);
     }
     result->rank_defect = polar->rank_defect;
     result->rank = plan->cols - polar->rank_defect;
@@ -413,7 +418,8 @@ static enum fire_status analyze(struct polar *polar, struct fire_slot *slot)
     polar_note_before(polar, polar->space->g, polar->dtype);
     slot->result->before = polar->before;
     if (plan->statistics & FIRE_STATISTICS_SPECTRUM)
-        status = spectrum(plan, slot->weights, &slot->result->before);
+        status = spectrum(plan, slot->weights, &slot->result->before,
+                          slot->spectra ? &slot->spectra->before : NULL);
     snprintf(slot->result->method, sizeof(slot->result->method), "analyze");
     return status;
 }
@@ -549,6 +555,8 @@ static bool begin(struct polar *polar, struct fire_slot *slot)
     enum fire_status status;
 
     fire_result_init(result);
+    if (slot->spectra)
+        slot->spectra->before.count = slot->spectra->after.count = 0;
     polar->before = result->before;
     result->path = polar->crew->engine->name;
     result->matrices = 1;

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -121,17 +122,14 @@ def test_the_fleet_is_filtered_and_compared(open_page):
 
 def test_the_layer_shows_its_reinit(open_page):
     watched = open_page()
-
-    def with_spectrum(route):
-        """As an event with spectra comes."""
-        answer = route.fetch()
-        events = answer.json()
-        events["events"][0].update(spectrum_before=[3, 2, 0.5, 0.1], spectrum_after=[1, 1, 1, 1])
-        route.fulfill(response=answer, json=events)
-
-    watched.page.route("**/api/v1/events?*", with_spectrum)
     page = watched.show(f"#/layer/run-1/{quote(LAYERS[0], safe='')}", "layer")
     page.wait_for_selector("text=Spectrum of the reinit at step 500")
+    with page.expect_download() as download:
+        page.get_by_label(f"{LAYERS[0]}-spectrum as JSON", exact=True).click()
+    values = {}
+    for row in json.loads(Path(download.value.path()).read_text(encoding="utf-8")):
+        values.setdefault(row["series"], []).append(row)
+    assert {name: len(rows) for name, rows in values.items()} == {"before": 32, "after": 32}
     assert "500" in page.get_by_role("region", name="Reinitialisations",
                                      exact=True).last.inner_text()
     assert "fire" in page.get_by_role("region", name="Reinitialisations",

@@ -11,9 +11,10 @@ import threading
 import time
 
 import grpc
+import numpy as np
 import pytest
 from daemon import (ROOT, WAIT_S, daemon, gaussian, header, health_pb2, refused, reinit_pb2,
-                    request, start, stream_messages)
+                    request, start, stream_messages, tensor_pb2)
 from fire.v1 import monitor_pb2, monitor_pb2_grpc
 
 sys.path.insert(0, str(ROOT / "tests" / "python"))
@@ -175,6 +176,43 @@ def test_reinit_and_analyze_record_themselves(daemon):
     assert event.values["steps"] == answer.results[0].result.steps
     summary = run_of(daemon, "recorded")
     assert summary.layers == 2 and summary.last_event.run == "recorded"
+
+
+def spectrum_of(one, layer, events):
+    """The singular values that a recording has, and those float64 finds."""
+    matrices = one if one.ndim == 3 else [one]
+    found = np.sort(np.concatenate([np.linalg.svd(matrix.astype(np.float64), compute_uv=False)
+                                    for matrix in matrices]))[::-1]
+    places = np.round(np.linspace(0, len(found) - 1, min(len(found), 512))).astype(int)
+    event = next(event for event in events if event.layer == layer)
+    return np.array(event.spectrum_before), np.array(event.spectrum_after), found[places]
+
+
+def test_spectra_are_recorded_when_asked_for(daemon):
+    """Of a matrix, of one with more singular values than are kept, and of a tensor that is cut into
+    three; neither an analysis nor a call without the spectrum has any."""
+    tensors = {"a": gaussian(64, 32), "large": gaussian(600, 600, seed=1),
+               "cut": gaussian(96, 32, seed=2)}
+    cut = [(header(name, one, {"split": 3} if name == "cut" else None), one)
+           for name, one in tensors.items()]
+    answer = daemon.reinit.Reinit(request(cut, {"scale": "one"}, run="spectra", step=4,
+                                          statistics=tensor_pb2.STATISTICS_LEVEL_SPECTRUM),
+                                  timeout=WAIT_S)
+    daemon.reinit.Reinit(request({"plain": gaussian(8, 8)}, run="spectra", step=5), timeout=WAIT_S)
+    daemon.wait_for(lambda: run_of(daemon, "spectra").layers == 4, "the recordings")
+    events = monitor(daemon).ListEvents(monitor_pb2.ListEventsRequest(run="spectra"),
+                                        timeout=WAIT_S).events
+    assert len(events) == 4 and len(answer.results) == 3
+    for name, one in tensors.items():
+        array = one.array()
+        before, after, wanted = spectrum_of(
+            array.reshape(3, 32, 32) if name == "cut" else array, name, events)
+        np.testing.assert_allclose(before, wanted, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(after, np.ones(len(wanted)), rtol=1e-4)
+    assert not next(event for event in events if event.layer == "plain").spectrum_before
+    answer = monitor(daemon).Query(monitor_pb2.QueryRequest(run="spectra"), timeout=WAIT_S)
+    assert len(answer.events) == 4
+    assert not any(event.spectrum_before or event.spectrum_after for event in answer.events)
 
 
 def test_streams_record_themselves(daemon):

@@ -233,6 +233,14 @@ def test_a_reinitialisation_is_seen(daemon, tmp_path):
     assert "reinit" in ask(daemon, "show", "rescued").stdout
     events = ask(daemon, "export", "rescued", "--events", "--format", "csv").stdout
     assert events.splitlines()[0] == "id,kind,time_ms,step,layer,text" and ",reinit," in events
+    ask(daemon, "export", "rescued", "-o", tmp_path / "spectra.safetensors")
+    spectra = {name: one.array() for name, one in load(tmp_path / "spectra.safetensors").items()}
+    name = f"fc.weight.step120.event{event['id']}.spectrum_"
+    assert set(spectra) == {name + "before", name + "after"}
+    weights = gaussian(24, 32).array().astype(np.float64)
+    np.testing.assert_allclose(spectra[name + "before"], np.linalg.svd(weights, compute_uv=False),
+                               rtol=1e-5)
+    assert np.ptp(spectra[name + "after"]) < 1e-4 * spectra[name + "after"][0]
 
 
 class Spectra(monitor_pb2_grpc.MonitorServiceServicer):

@@ -118,8 +118,9 @@ void gpu_batch_init(struct gpu_batch *batch, const struct gpu_case *what, uint64
         batch->before[i] = what->output == FIRE_F32 ? value : roundf(value * 64.0f) / 64.0f;
     }
     for (uint32_t i = 0; i < what->count; i++)
-        batch->slots[i] = (struct fire_slot){ batch->weights + i * batch->matrix_floats,
-                                              &batch->results[i], seed + i };
+        batch->slots[i] = (struct fire_slot){ .weights = batch->weights + i * batch->matrix_floats,
+                                              .result = &batch->results[i],
+                                              .seed = seed + i };
     batch->batch = (struct fire_batch){ .plan = &batch->plan,
                                         .slots = batch->slots,
                                         .slot_count = what->count };
@@ -171,7 +172,7 @@ static void reference(const struct gpu_batch *batch, const double *w, double *re
     }
     struct projector cpu;
     struct fire_result found;
-    struct fire_slot slot = { result, &found, 1 };
+    struct fire_slot slot = { .weights = result, .result = &found, .seed = 1 };
     struct fire_batch single = { .plan = &plan, .slots = &slot, .slot_count = 1 };
 
     plan.compute = FIRE_F64;

@@ -75,7 +75,9 @@ static void work_init(struct work *work, uint32_t side, uint32_t count, uint64_t
     for (size_t i = 0; i < count * matrix; i++)
         work->weights[i] = (float)fire_random_normal(&random);
     for (uint32_t i = 0; i < count; i++)
-        work->slots[i] = (struct fire_slot){ work->weights + i * matrix, &work->results[i], seed };
+        work->slots[i] = (struct fire_slot){ .weights = work->weights + i * matrix,
+                                             .result = &work->results[i],
+                                             .seed = seed };
     work->batch =
         (struct fire_batch){ .plan = &work->plan, .slots = work->slots, .slot_count = count };
 }

@@ -599,7 +599,7 @@ START_TEST(analysis_leaves_the_weights_alone)
     struct fire_plan plan;
     struct fire_view view;
     struct fire_result result;
-    struct fire_slot slot = { NULL, &result, 0 };
+    struct fire_slot slot = { .result = &result };
     struct fire_batch batch = { .plan = &plan, .slots = &slot, .slot_count = 1 };
     float *kept;
     double condition;
@@ -650,7 +650,7 @@ START_TEST(a_plan_without_steps_only_scales)
     struct fire_plan plan;
     struct fire_view view;
     struct fire_result result;
-    struct fire_slot slot = { NULL, &result, 0 };
+    struct fire_slot slot = { .result = &result };
     struct fire_batch batch = { .plan = &plan, .slots = &slot, .slot_count = 1 };
     double norm, factor, sfe = 0;
     float *kept;
