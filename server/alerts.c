@@ -2,7 +2,8 @@
  *
  * Invariants:
  *   a state is in the table exactly once, and in its bucket's list
- *   a state of a rule has been seen: its last step and time are those of a point
+ *   a state of a rule has been seen: its last step and time are those of a point, or of its being
+ *   restored
  *   rules keep their index; alerts_set_rules() moves or ends the states of the old ones */
 #include "alerts.h"
 
@@ -31,6 +32,7 @@ struct series_state {
     int64_t seen_ms;  /* the last point */
     int64_t step;
     double value;      /* what was compared last */
+    bool restored;     /* firing since before the daemon started, and no value is known yet */
     struct ring *ring; /* of slopes; owned */
     char tenant[ALERTS_TENANT_BYTES];
     char run[ALERTS_RUN_BYTES];
@@ -288,6 +290,9 @@ void alerts_point(struct alerts *alerts, const char *tenant, const char *run, co
         case ALERT_SLOPE:
             ring_add(state->ring, step, value, rule->window);
             state->value = ring_slope(state->ring);
+            if (isnan(state->value) && state->restored)
+                break; /* too few points to end it */
+            state->restored = false;
             state_judge(alerts, state, !isnan(state->value) && crosses(rule, state->value), now_ms);
             break;
         case ALERT_NO_DATA:
@@ -296,6 +301,30 @@ void alerts_point(struct alerts *alerts, const char *tenant, const char *run, co
             break;
         }
     }
+}
+
+bool alerts_restore(struct alerts *alerts, const char *rule, const char *tenant, const char *run,
+                    const char *layer, int64_t now_ms)
+{
+    struct series_state *state;
+    size_t at = 0;
+
+    while (at < alerts->rule_count && strcmp(alerts->rules[at].name, rule) != 0)
+        at++;
+    if (at == alerts->rule_count ||
+        !rule_matches(&alerts->rules[at], run, layer, alerts->rules[at].statistic))
+        return false;
+    state = state_get(alerts, at, tenant, run, layer);
+    if (!state)
+        return false;
+    if (state->state != ALERT_FIRING)
+        alerts->firing[at]++;
+    state->state = ALERT_FIRING;
+    state->restored = true;
+    state->since_ms = now_ms;
+    state->seen_ms = now_ms;
+    state->value = NAN;
+    return true;
 }
 
 void alerts_tick(struct alerts *alerts, int64_t now_ms)

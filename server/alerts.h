@@ -3,8 +3,7 @@
  * A rule names series by globs of run and layer and by statistic. A series that a rule speaks of is
  * ok, pending (the rule holds, but not yet for its hold time) or firing. This is the engine alone:
  * points and the time go in, changes come out by callback; no store, no network, no clock. One
- * thread at a time. States live as long as the daemon: after a restart a series is ok until a point
- * says otherwise. */
+ * thread at a time. Whoever keeps what fires gives it back after a restart (alerts_restore()). */
 #ifndef FIRED_ALERTS_H
 #define FIRED_ALERTS_H
 
@@ -73,6 +72,12 @@ FIRE_NODISCARD enum fire_status alerts_set_rules(struct alerts *alerts,
 /* A point was stored. */
 void alerts_point(struct alerts *alerts, const char *tenant, const char *run, const char *layer,
                   const char *statistic, int64_t step, double value, int64_t now_ms);
+
+/* The series was firing when the daemon stopped: it still is, and nobody is told, until a point (of
+ * a slope: enough of them) says otherwise. False: no rule of that name speaks of it any more, or
+ * there is no room. */
+bool alerts_restore(struct alerts *alerts, const char *rule, const char *tenant, const char *run,
+                    const char *layer, int64_t now_ms);
 
 /* Time passes: hold times end, data stays away. */
 void alerts_tick(struct alerts *alerts, int64_t now_ms);

@@ -42,7 +42,10 @@ static void describe(const struct alert_change *change, char text[TEXT_BYTES])
 {
     const struct alert_rule *rule = change->rule;
 
-    if (rule->kind == ALERT_NO_DATA)
+    if (!rule->statistic[0])
+        snprintf(text, TEXT_BYTES, "%s is %s: no rule of that name speaks of it any more",
+                 rule->name, alert_state_name(change->state));
+    else if (rule->kind == ALERT_NO_DATA)
         snprintf(text, TEXT_BYTES, "%s is %s: no %s for %.0f s", rule->name,
                  alert_state_name(change->state), rule->statistic, change->value);
     else
@@ -171,6 +174,26 @@ void alerts_run_points(struct alerts_run *run, const char *tenant, const char *i
         for (size_t k = 0; k < series[i]->n_steps && k < series[i]->n_values; k++)
             alerts_point(run->alerts, tenant, id, series[i]->layer, series[i]->statistic,
                          series[i]->steps[k], series[i]->values[k], now);
+    }
+    refresh_gauges(run);
+}
+
+void alerts_run_restore(struct alerts_run *run, const char *rule, const char *tenant,
+                        const char *id, const char *layer)
+{
+    const int64_t now = now_ms();
+    struct alert_rule gone = { 0 };
+
+    if (!alerts_restore(run->alerts, rule, tenant, id, layer, now)) {
+        snprintf(gone.name, sizeof(gone.name), "%s", rule);
+        on_changed(run, &(struct alert_change){ .rule = &gone,
+                                                .state = ALERT_OK,
+                                                .before = ALERT_FIRING,
+                                                .tenant = tenant,
+                                                .run = id,
+                                                .layer = layer,
+                                                .value = NAN,
+                                                .now_ms = now });
     }
     refresh_gauges(run);
 }

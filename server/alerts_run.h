@@ -32,6 +32,11 @@ FIRE_NODISCARD enum fire_status alerts_run_reload(struct alerts_run *run,
                                                   const struct config *config,
                                                   struct fire_error *error);
 
+/* The history knows this series as firing, from before the daemon started. One that no rule speaks
+ * of any more is told to be ok. */
+void alerts_run_restore(struct alerts_run *run, const char *rule, const char *tenant,
+                        const char *id, const char *layer);
+
 /* Points were stored. */
 void alerts_run_points(struct alerts_run *run, const char *tenant, const char *id,
                        Fire__V1__Series *const *series, size_t count);

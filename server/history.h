@@ -69,6 +69,19 @@ FIRE_NODISCARD enum fire_status history_write(struct history *history,
 FIRE_NODISCARD enum fire_status history_probe(struct history *history, int64_t now_ms,
                                               struct fire_error *error);
 
+/* An alert that the store knows as firing. */
+struct history_alert {
+    const char *tenant;
+    const char *run;
+    const char *layer;
+    const char *rule;
+};
+/* Calls `each` for every one, at most `count_max`; its texts live as long as the call. */
+FIRE_NODISCARD enum fire_status history_firing(struct history *history, size_t count_max,
+                                               void (*each)(void *data,
+                                                            const struct history_alert *alert),
+                                               void *data, struct fire_error *error);
+
 struct history_upkeep {
     int64_t now_ms;
     uint32_t retention_days;  /* runs and events not seen for longer go; 0: none do */

@@ -128,6 +128,9 @@ const struct sql_source sql_sources[SQL_STATEMENT_COUNT] = {
     [SQL_ALERT_CLEAR] = { "DELETE FROM alert WHERE run_id = $1 AND rule = $2 AND layer = $3",
                           "ntt" },
     [SQL_ALERT_COUNT] = { "SELECT count(*) FROM alert WHERE run_id = $1", "n" },
+    [SQL_ALERT_LIST] = { "SELECT r.tenant, r.run, a.layer, a.rule FROM alert a JOIN run r ON "
+                         "r.id = a.run_id ORDER BY a.run_id, a.rule, a.layer LIMIT $1",
+                         "n" },
     [SQL_ALERT_DELETE] = { "DELETE FROM alert WHERE run_id = $1", "n" },
     [SQL_PROBE] = { "UPDATE meta SET value = $1 WHERE name = 'probed_ms'", "n" },
 };

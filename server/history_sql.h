@@ -77,6 +77,7 @@ enum sql_statement {
     SQL_ALERT_CLEAR,
     SQL_ALERT_COUNT,
     SQL_ALERT_DELETE,
+    SQL_ALERT_LIST,
     SQL_PROBE,
     SQL_STATEMENT_COUNT,
 };

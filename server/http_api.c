@@ -14,6 +14,7 @@
 
 #include "fire/v1/admin.pb-c.h"
 #include "http_internal.h"
+#include "http_path.h"
 #include "rpc_server.h"
 
 #define API_PREFIX     "/api/v1/"
@@ -28,11 +29,6 @@ struct api_route {
     const ProtobufCMessageDescriptor *request;
     enum monitor_method call;
     enum MHD_Result (*handle)(struct http_request *request, const char *verb);
-};
-
-struct segments {
-    char text[HTTP_SEGMENTS_MAX][HTTP_SEGMENT_BYTES];
-    size_t count;
 };
 
 static enum MHD_Result handle_call(struct http_request *request, const char *verb);
@@ -111,58 +107,7 @@ bool http_api_owns(const char *path)
 
 /* --- addresses -------------------------------------------------------------------------------- */
 
-static int hex_digit(char letter)
-{
-    if (letter >= '0' && letter <= '9')
-        return letter - '0';
-    letter |= 0x20;
-    return letter >= 'a' && letter <= 'f' ? letter - 'a' + 10 : -1;
-}
-
-/* One segment without its percent signs; false for what no name can be. */
-static bool decode_segment(const char *from, size_t bytes, char out[HTTP_SEGMENT_BYTES])
-{
-    size_t used = 0;
-
-    for (size_t i = 0; i < bytes; i++) {
-        int letter = (unsigned char)from[i];
-
-        if (letter == '%') {
-            const int high = i + 2 < bytes ? hex_digit(from[i + 1]) : -1;
-            const int low = high < 0 ? -1 : hex_digit(from[i + 2]);
-
-            if (low < 0)
-                return false;
-            letter = high << 4 | low;
-            i += 2;
-        }
-        if (letter == 0 || used + 1 >= HTTP_SEGMENT_BYTES)
-            return false;
-        out[used++] = (char)letter;
-    }
-    out[used] = '\0';
-    return used > 0 && json_is_utf8(out);
-}
-
-static bool split_path(const char *path, struct segments *segments)
-{
-    const char *at = path + strlen(API_PREFIX);
-
-    segments->count = 0;
-    for (;;) {
-        const size_t bytes = strcspn(at, "/");
-
-        if (segments->count == HTTP_SEGMENTS_MAX ||
-            !decode_segment(at, bytes, segments->text[segments->count]))
-            return false;
-        segments->count++;
-        if (!at[bytes])
-            return true;
-        at += bytes + 1;
-    }
-}
-
-static bool route_matches(const struct api_route *route, const struct segments *segments)
+static bool route_matches(const struct api_route *route, const struct http_segments *segments)
 {
     size_t i;
 
@@ -174,7 +119,7 @@ static bool route_matches(const struct api_route *route, const struct segments *
     return i == HTTP_SEGMENTS_MAX || !route->segments[i];
 }
 
-static const struct api_route *route_find(const struct segments *segments)
+static const struct api_route *route_find(const struct http_segments *segments)
 {
     for (size_t i = 0; i < sizeof(routes) / sizeof(routes[0]); i++) {
         if (route_matches(&routes[i], segments))
@@ -231,8 +176,8 @@ static enum MHD_Result on_argument(void *data, enum MHD_ValueKind kind, const ch
 }
 
 /* The request message: from the path, the query, and, for a POST, later from the body. */
-static enum fire_status make_message(struct http_request *request, const struct segments *segments,
-                                     struct fire_error *error)
+static enum fire_status make_message(struct http_request *request,
+                                     const struct http_segments *segments, struct fire_error *error)
 {
     const struct api_route *route = request->route;
     struct arguments arguments = {
@@ -304,7 +249,7 @@ static void prepare_body(struct http_request *request)
 
 void http_api_begin(struct http_request *request, const char *verb)
 {
-    struct segments *segments = calloc(1, sizeof(*segments));
+    struct http_segments *segments = calloc(1, sizeof(*segments));
     const struct api_route *route;
     struct fire_error error = { 0 };
     enum fire_status status = FIRE_OK;
@@ -313,7 +258,8 @@ void http_api_begin(struct http_request *request, const char *verb)
         refuse(request, 0, FIRE_NO_MEMORY, NULL, "no memory");
         return;
     }
-    route = split_path(request->path, segments) ? route_find(segments) : NULL;
+    route =
+        http_path_split(request->path + strlen(API_PREFIX), segments) ? route_find(segments) : NULL;
     request->route = route;
     request->page.label = route ? route->label : "/api/v1";
     if (!route) {

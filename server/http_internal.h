@@ -31,8 +31,6 @@
 #define HTTP_WATCHES_MAX     128u
 #define HTTP_WATCH_PING_MS   15000u
 #define HTTP_COOKIE          "fired_session"
-#define HTTP_SEGMENTS_MAX    4u /* of a path below /api/v1 */
-#define HTTP_SEGMENT_BYTES   512u
 
 struct api_route;
 struct http_watch;

@@ -59,6 +59,11 @@ bool monitor_off(const struct monitor *monitor)
     return monitor->off;
 }
 
+bool monitor_settled(const struct monitor *monitor)
+{
+    return monitor->off || monitor->told;
+}
+
 /* --- back on the loop ------------------------------------------------------------------------- */
 
 void monitor_discard_owned(Fire__V1__ReportRequest *report, Fire__V1__Event **events,
@@ -142,6 +147,26 @@ static void note_store(struct monitor *monitor, bool up)
         monitor->settings.changed(monitor->settings.data, up);
 }
 
+void monitor_alerts_free(struct monitor_alert *list)
+{
+    while (list) {
+        struct monitor_alert *alert = list;
+
+        list = alert->next;
+        free(alert);
+    }
+}
+
+static void tell_firing(struct monitor *monitor, const struct monitor_alert *list)
+{
+    for (; list && monitor->settings.firing; list = list->next)
+        monitor->settings.firing(monitor->settings.data,
+                                 &(struct history_alert){ .tenant = list->texts,
+                                                          .run = list->texts + list->run,
+                                                          .layer = list->texts + list->layer,
+                                                          .rule = list->texts + list->rule });
+}
+
 static void on_wake_closed(uv_handle_t *handle)
 {
     struct monitor *monitor = handle->data;
@@ -151,6 +176,7 @@ static void on_wake_closed(uv_handle_t *handle)
     uv_mutex_destroy(&monitor->lock);
     uv_cond_destroy(&monitor->for_writer);
     uv_cond_destroy(&monitor->for_readers);
+    monitor_alerts_free(monitor->firing);
     free(monitor->place);
     free(monitor);
     closed(data);
@@ -183,9 +209,12 @@ static void on_wake(uv_async_t *handle)
 {
     struct monitor *monitor = handle->data;
     struct monitor_jobs finished;
+    struct monitor_alert *firing;
     bool up, known, gone;
 
     uv_mutex_lock(&monitor->lock);
+    firing = monitor->firing;
+    monitor->firing = NULL;
     finished = monitor->finished;
     monitor->finished = (struct monitor_jobs){ 0 };
     up = monitor->store_up;
@@ -194,6 +223,9 @@ static void on_wake(uv_async_t *handle)
         memcpy(monitor->trouble, monitor->store_error.message, sizeof(monitor->trouble));
     gone = monitor->closed && monitor->threads_left == 0;
     uv_mutex_unlock(&monitor->lock);
+    if (!monitor->closed)
+        tell_firing(monitor, firing);
+    monitor_alerts_free(firing);
     if (known && !monitor->closed)
         note_store(monitor, up);
     while (finished.first)

@@ -25,8 +25,11 @@
 
 struct monitor;
 struct monitor_watch;
+struct history_alert;
 struct request_set;
 struct request_tensor;
+
+#define MONITOR_ALERTS_MAX 65536u /* firing, taken over from the store */
 
 enum monitor_method {
     MONITOR_REPORT,
@@ -41,6 +44,9 @@ struct monitor_settings {
     struct metrics *metrics;     /* may be NULL */
     /* The store can be used, or not any more; on the loop. May be NULL. */
     void (*changed)(void *data, bool up);
+    /* The store knows this alert as firing; on the loop, for each, once: when the store is opened
+     * for the first time, before `changed` and before any point is stored. May be NULL. */
+    void (*firing)(void *data, const struct history_alert *alert);
     /* Points of `tenant` were stored; on the loop. May be NULL. */
     void (*stored)(void *data, const char *tenant, const Fire__V1__ReportRequest *report);
     void *data;
@@ -59,6 +65,8 @@ void monitor_close(struct monitor *monitor, void (*closed)(void *data), void *da
 bool monitor_up(const struct monitor *monitor);
 const char *monitor_trouble(const struct monitor *monitor);
 bool monitor_off(const struct monitor *monitor); /* history is off by setting */
+/* Whether the store was opened, or is known to be broken: until then nobody knows. True when off. */
+bool monitor_settled(const struct monitor *monitor);
 
 /* On the loop thread. `response` is of the method's response type, the callback's to free with
  * protobuf_c_message_free_unpacked(response, NULL), and NULL unless `status` is FIRE_OK. `error`

@@ -30,6 +30,15 @@ struct monitor_job {
     struct fire_error error;
 };
 
+/* An alert on its way from the store to the loop, its four texts behind each other. */
+struct monitor_alert {
+    struct monitor_alert *next;
+    size_t run;   /* where the run begins in `texts`; the tenant is at 0 */
+    size_t layer; /* … and the layer */
+    size_t rule;
+    char texts[];
+};
+
 struct monitor_jobs {
     struct monitor_job *first;
     struct monitor_job *last;
@@ -59,6 +68,7 @@ struct monitor {
     struct monitor_jobs writes;
     struct monitor_jobs reads;
     struct monitor_jobs finished; /* on their way back to the loop */
+    struct monitor_alert *firing; /* as the store had it when it was opened, for the loop */
     uint64_t queued_bytes;        /* of writes, until they are on disk or refused */
     uint64_t read_count;          /* waiting */
     bool callers_wait;            /* among `writes` */
@@ -82,6 +92,8 @@ int64_t monitor_now_ms(void);
 void monitor_queue_owned(struct monitor *monitor, const char *tenant,
                          Fire__V1__ReportRequest *report, Fire__V1__Event **events,
                          size_t event_count);
+
+void monitor_alerts_free(struct monitor_alert *list);
 
 void monitor_discard_owned(Fire__V1__ReportRequest *report, Fire__V1__Event **events,
                            size_t event_count);

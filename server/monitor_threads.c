@@ -28,6 +28,7 @@ struct writer {
     uint64_t retry_at_ns; /* while there is no history */
     uint32_t retry_ms;
     uint64_t upkeep_at_ns;
+    bool opened; /* once */
 };
 
 /* --- back to the loop ------------------------------------------------------------------------- */
@@ -107,6 +108,51 @@ static void lose_store(struct writer *writer, const struct fire_error *error, bo
     set_state(writer->monitor, error);
 }
 
+/* --- alerts that fire ------------------------------------------------------------------------- */
+
+static size_t put_text(struct monitor_alert *alert, size_t at, const char *text)
+{
+    strcpy(alert->texts + at, text);
+    return at + strlen(text) + 1;
+}
+
+/* One without memory for it is left out: it will fire again. */
+static void keep_alert(void *data, const struct history_alert *found)
+{
+    struct monitor_alert **list = data;
+    struct monitor_alert *alert =
+        malloc(sizeof(*alert) + strlen(found->tenant) + strlen(found->run) + strlen(found->layer) +
+               strlen(found->rule) + 4);
+
+    if (!alert)
+        return;
+    alert->run = put_text(alert, 0, found->tenant);
+    alert->layer = put_text(alert, alert->run, found->run);
+    alert->rule = put_text(alert, alert->layer, found->layer);
+    put_text(alert, alert->rule, found->rule);
+    alert->next = *list;
+    *list = alert;
+}
+
+/* What fired when the daemon stopped still does. */
+static enum fire_status take_over_alerts(struct writer *writer, struct fire_error *error)
+{
+    struct monitor *monitor = writer->monitor;
+    struct monitor_alert *list = NULL;
+    const enum fire_status status =
+        history_firing(writer->history, MONITOR_ALERTS_MAX, keep_alert, &list, error);
+
+    if (status != FIRE_OK) {
+        monitor_alerts_free(list);
+        return status;
+    }
+    uv_mutex_lock(&monitor->lock);
+    monitor->firing = list;
+    uv_mutex_unlock(&monitor->lock);
+    writer->opened = true;
+    return FIRE_OK;
+}
+
 static void open_store(struct writer *writer)
 {
     struct history_settings settings = writer->monitor->store;
@@ -118,6 +164,8 @@ static void open_store(struct writer *writer)
     status = history_open(&settings, &writer->history, &corrupt, &error);
     if (status == FIRE_OK) {
         status = history_probe(writer->history, monitor_now_ms(), &error);
+        if (status == FIRE_OK && !writer->opened)
+            status = take_over_alerts(writer, &error);
         corrupt = history_corrupt(writer->history);
     }
     if (status != FIRE_OK) {

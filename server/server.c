@@ -16,6 +16,7 @@
 
 #include "alerts_run.h"
 #include "clock.h"
+#include "history.h"
 #include "http.h"
 #include "log.h"
 #include "monitor.h"
@@ -23,13 +24,18 @@
 #include "server_devices.h"
 #include "server_life.h"
 
-#define SIGNAL_COUNT 3u
+#define SIGNAL_COUNT  3u
+#define READY_WAIT_MS 15000u /* longer than a silent store is waited for */
 
 /* What only this file needs. */
 struct life {
     struct server *server;
     uv_signal_t signals[SIGNAL_COUNT];
     uv_timer_t watchdog;
+    uv_timer_t patience; /* with the history, before the daemon is ready */
+    bool opened;         /* all doors */
+    bool waited;         /* long enough for the history */
+    bool announced;
     uint32_t handles; /* of the above, still open */
     uint32_t handles_opened;
     int exit_code;
@@ -150,6 +156,7 @@ static void close_own_handles(struct life *life)
     for (uint32_t i = 0; i < SIGNAL_COUNT; i++)
         uv_close((uv_handle_t *)&life->signals[i], on_life_handle_closed);
     uv_close((uv_handle_t *)&life->watchdog, on_life_handle_closed);
+    uv_close((uv_handle_t *)&life->patience, on_life_handle_closed);
 }
 
 static void on_scheduler_closed(void *data)
@@ -271,6 +278,9 @@ static void open_own_handles(struct life *life)
     uv_timer_init(&life->server->loop, &life->watchdog);
     life->watchdog.data = life;
     life->handles++;
+    uv_timer_init(&life->server->loop, &life->patience);
+    life->patience.data = life;
+    life->handles++;
     /* The loop pets the dog: a loop that hangs is a daemon that hangs. */
     if (sd_watchdog_enabled(0, &watchdog_us) > 0 && watchdog_us >= 2000) {
         uv_timer_start(&life->watchdog, on_watchdog, 0, watchdog_us / 2000);
@@ -286,6 +296,8 @@ static void on_batch_done(struct device *device, struct batch *batch, void *data
     const bool lost = batch->status == FIRE_DEVICE_LOST;
 
     scheduler_batch_done(device, batch, server->scheduler);
+    if (lost)
+        server_note_lost(server, device);
     if (lost && server_has_devices(server))
         log_error("degraded", LOG_TEXT("message", "a device is lost: what was with it and what "
                                                   "comes is computed by those that are left"));
@@ -295,6 +307,95 @@ static void on_batch_done(struct device *device, struct batch *batch, void *data
     rpc_server_set_serving(server->rpc, false);
     log_error("not_serving", LOG_TEXT("message", "no device is left: restart fired when the "
                                                  "device works again"));
+}
+
+/* Ready is said once, when the doors are open and the history is, or is known to be broken: the
+ * first call of whoever waited for it is answered. A store that cannot make up its mind is not
+ * waited for longer than READY_WAIT_MS, since Reinit needs none. */
+static void announce(struct server *server)
+{
+    struct life *life = server->loop.data;
+
+    if (life->announced || !life->opened || server->draining ||
+        !(monitor_settled(server->monitor) || life->waited))
+        return;
+    life->announced = true;
+    uv_timer_stop(&life->patience);
+    server->ready = server_has_devices(server);
+    rpc_server_set_serving(server->rpc, server->ready);
+    for (uint32_t i = 0; rpc_server_address(server->rpc, i); i++)
+        log_info("listening", LOG_TEXT("address", rpc_server_address(server->rpc, i)));
+    log_info("ready", LOG_TEXT("version", FIRED_VERSION),
+             LOG_F64("seconds", (double)(clock_now_ns() - server->started_ns) / 1e9),
+             LOG_U64("memory_budget", server->config.memory_budget_bytes));
+    tell_systemd("READY=1");
+}
+
+static void on_patience_ends(uv_timer_t *timer)
+{
+    struct life *life = timer->data;
+
+    life->waited = true;
+    log_warn("history_slow", LOG_TEXT("message", "the history is still being opened; calls that "
+                                                 "need it wait for it"));
+    announce(life->server);
+}
+
+/* Everything is open; the history may take a little longer. */
+static void open_is_done(struct life *life)
+{
+    struct server *server = life->server;
+
+    metrics_set(server->metrics, METRIC_START_TIME, NULL, NULL, (double)time(NULL));
+    metrics_set(server->metrics, METRIC_MEMORY_BUDGET, NULL, NULL,
+                (double)server->config.memory_budget_bytes);
+    life->opened = true;
+    uv_timer_start(&life->patience, on_patience_ends, READY_WAIT_MS, 0);
+    announce(server);
+}
+
+static void on_stored(void *data, const char *tenant, const Fire__V1__ReportRequest *report)
+{
+    struct server *server = data;
+
+    if (server->alerts)
+        alerts_run_points(server->alerts, tenant, report->run, report->series, report->n_series);
+}
+
+static void on_firing(void *data, const struct history_alert *alert)
+{
+    struct server *server = data;
+
+    if (server->alerts)
+        alerts_run_restore(server->alerts, alert->rule, alert->tenant, alert->run, alert->layer);
+}
+
+static void store_alert(void *data, const char *tenant, const Fire__V1__Event *event)
+{
+    struct server *server = data;
+
+    monitor_add_event(server->monitor, tenant, event);
+}
+
+static void on_history_changed(void *data, bool up)
+{
+    struct server *server = data;
+
+    if (server->rpc)
+        rpc_server_set_monitoring(server->rpc, up);
+    announce(server);
+}
+
+static enum fire_status open_history(struct server *server, struct fire_error *error)
+{
+    const struct monitor_settings settings = { .config = &server->config,
+                                               .metrics = server->metrics,
+                                               .changed = on_history_changed,
+                                               .firing = on_firing,
+                                               .stored = on_stored,
+                                               .data = server };
+
+    return monitor_open(&server->loop, &settings, &server->monitor, error);
 }
 
 static enum fire_status open_core(struct server *server, struct fire_error *error)
@@ -326,47 +427,18 @@ static enum fire_status open_core(struct server *server, struct fire_error *erro
         status = scheduler_open(&server->loop, &settings, server->tenants, server->metrics,
                                 &server->scheduler, error);
     if (status == FIRE_OK)
+        status = open_history(server, error);
+    if (status == FIRE_OK)
         status = server_open_devices(server, on_batch_done, error);
     return status;
 }
 
-static void on_stored(void *data, const char *tenant, const Fire__V1__ReportRequest *report)
-{
-    struct server *server = data;
-
-    if (server->alerts)
-        alerts_run_points(server->alerts, tenant, report->run, report->series, report->n_series);
-}
-
-static void store_alert(void *data, const char *tenant, const Fire__V1__Event *event)
-{
-    struct server *server = data;
-
-    monitor_add_event(server->monitor, tenant, event);
-}
-
-static void on_history_changed(void *data, bool up)
-{
-    struct server *server = data;
-
-    if (server->rpc)
-        rpc_server_set_monitoring(server->rpc, up);
-}
-
 static enum fire_status open_doors(struct server *server, struct fire_error *error)
 {
-    const struct monitor_settings settings = { .config = &server->config,
-                                               .metrics = server->metrics,
-                                               .changed = on_history_changed,
-                                               .stored = on_stored,
-                                               .data = server };
     const struct alerts_run_settings alerts = {
         .config = &server->config, .metrics = server->metrics, .store = store_alert, .data = server
     };
-    enum fire_status status = monitor_open(&server->loop, &settings, &server->monitor, error);
-
-    if (status == FIRE_OK)
-        status = alerts_run_open(&server->loop, &alerts, &server->alerts, error);
+    enum fire_status status = alerts_run_open(&server->loop, &alerts, &server->alerts, error);
 
     if (status == FIRE_OK)
         status = rpc_server_open(server, &server->rpc, error);
@@ -374,21 +446,6 @@ static enum fire_status open_doors(struct server *server, struct fire_error *err
     if (status == FIRE_OK && strcmp(server->config.http, "off") != 0)
         status = http_open(server, server->config.http, &server->http, error);
     return status;
-}
-
-static void announce(struct server *server)
-{
-    metrics_set(server->metrics, METRIC_START_TIME, NULL, NULL, (double)time(NULL));
-    metrics_set(server->metrics, METRIC_MEMORY_BUDGET, NULL, NULL,
-                (double)server->config.memory_budget_bytes);
-    server->ready = true;
-    rpc_server_set_serving(server->rpc, true);
-    for (uint32_t i = 0; rpc_server_address(server->rpc, i); i++)
-        log_info("listening", LOG_TEXT("address", rpc_server_address(server->rpc, i)));
-    log_info("ready", LOG_TEXT("version", FIRED_VERSION),
-             LOG_F64("seconds", (double)(clock_now_ns() - server->started_ns) / 1e9),
-             LOG_U64("memory_budget", server->config.memory_budget_bytes));
-    tell_systemd("READY=1");
 }
 
 /* What failed while starting is closed again: the doors that are open drain at once. */
@@ -438,7 +495,7 @@ int server_run(struct server *server)
     if (status == FIRE_OK)
         status = open_doors(server, &error);
     if (status == FIRE_OK) {
-        announce(server);
+        open_is_done(&life);
     } else {
         log_error("start_failed", LOG_TEXT("field", error.field),
                   LOG_TEXT("message", error.message));

@@ -35,6 +35,7 @@ struct server {
     struct arena *arena;                        /* slots of matrices */
     struct device *devices[SERVER_DEVICES_MAX]; /* GPUs, then the CPU pool */
     uint32_t device_count;
+    uint32_t lost_told;                 /* bit i: the history knows that device i is lost */
     void (*devices_closed)(void *data); /* while they are being closed */
     void *devices_closed_data;
     struct scheduler *scheduler;
@@ -43,7 +44,7 @@ struct server {
     struct rpc_server *rpc;
     struct http *http;
     uint64_t started_ns;
-    bool ready;    /* the socket accepts and the device has passed its test */
+    bool ready;    /* the socket accepts, the device has passed its test, the history is open */
     bool draining; /* no new calls */
     uint64_t refusals;
 };

@@ -1,9 +1,77 @@
 #include "server_devices.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "log.h"
+#include "monitor.h"
 #include "plugin.h"
+
+#define ATTRIBUTES 5u
+
+/* A device came or went: an event of the daemon, which belongs to no run. */
+struct device_news {
+    uint32_t index; /* its number, of a refused one what its backend counts */
+    const char *backend;
+    const char *name;
+    const char *path;
+    const char *state; /* in_service, standby, refused, lost */
+    const char *reason;
+};
+
+static void store_news(struct server *server, const struct device_news *news)
+{
+    char number[16];
+    char text[FIRE_ERROR_MESSAGE_BYTES + 256];
+    const char *const pairs[ATTRIBUTES][2] = { { "device", number },
+                                               { "state", news->state },
+                                               { "backend", news->backend },
+                                               { "name", news->name },
+                                               { "path", news->path } };
+    Fire__V1__Event event = FIRE__V1__EVENT__INIT;
+    Fire__V1__Event__AttributesEntry attributes[ATTRIBUTES];
+    Fire__V1__Event__AttributesEntry *list[ATTRIBUTES];
+
+    snprintf(number, sizeof(number), "%u", news->index);
+    snprintf(text, sizeof(text), "%s device %u%s%s%s: %s%s%.400s", news->backend, news->index,
+             news->name[0] ? " (" : "", news->name, news->name[0] ? ")" : "", news->state,
+             news->reason[0] ? ", " : "", news->reason);
+    for (size_t i = 0; i < ATTRIBUTES; i++) {
+        attributes[i] = (Fire__V1__Event__AttributesEntry)FIRE__V1__EVENT__ATTRIBUTES_ENTRY__INIT;
+        attributes[i].key = (char *)pairs[i][0];
+        attributes[i].value = (char *)pairs[i][1];
+        list[i] = &attributes[i];
+    }
+    event.kind = FIRE__V1__EVENT_KIND__EVENT_KIND_DEVICE;
+    event.text = text;
+    event.attributes = list;
+    event.n_attributes = ATTRIBUTES;
+    monitor_add_event(server->monitor, "", &event);
+}
+
+static void store_device(struct server *server, const struct device *device, const char *state,
+                         const char *reason)
+{
+    struct fire_caps caps = { 0 };
+
+    device_caps(device, &caps);
+    store_news(server, &(struct device_news){ .index = device_index(device),
+                                              .backend = device_backend_name(device),
+                                              .name = caps.name,
+                                              .path = caps.path,
+                                              .state = state,
+                                              .reason = reason });
+}
+
+void server_note_lost(struct server *server, const struct device *device)
+{
+    const uint32_t bit = 1u << device_index(device);
+
+    if (server->lost_told & bit)
+        return;
+    server->lost_told |= bit;
+    store_device(server, device, "lost", device_last_error(device));
+}
 
 static void tell_device(struct server *server, struct device *device)
 {
@@ -33,13 +101,25 @@ static enum fire_status add_device(struct server *server, struct device_settings
     server->devices[server->device_count++] = device;
     scheduler_add_device(server->scheduler, device);
     tell_device(server, device);
+    store_device(server, device, device_standby(device) ? "standby" : "in_service", "");
     return FIRE_OK;
 }
 
-/* Why there is no GPU, in one line; or that it is an error. */
-static enum fire_status do_without(const struct server *server, enum fire_status status,
-                                   struct fire_error *error)
+/* Why there is no GPU, in one line; or that it is an error. A machine without any that nobody asked
+ * for is no news for the history. */
+static enum fire_status do_without(struct server *server, enum fire_status status, uint32_t ordinal,
+                                   const struct fire_error *error)
 {
+    const bool asked = strcmp(server->config.cuda, "require") == 0 ||
+                       server->config.cuda_plugin[0] || status != FIRE_NOT_FOUND;
+
+    if (asked)
+        store_news(server, &(struct device_news){ .index = ordinal,
+                                                  .backend = "cuda",
+                                                  .name = "",
+                                                  .path = "",
+                                                  .state = "refused",
+                                                  .reason = error->message });
     if (strcmp(server->config.cuda, "require") == 0)
         return status;
     if (status == FIRE_NOT_FOUND && !server->config.cuda_plugin[0])
@@ -67,14 +147,14 @@ static enum fire_status open_gpus(struct server *server, device_done done, struc
         return FIRE_OK;
     status = plugin_load(config->cuda_plugin, &settings.backend, &caps, error);
     if (status != FIRE_OK)
-        return do_without(server, status, error);
+        return do_without(server, status, 0, error);
     for (uint32_t i = 0; i < caps.threads && server->device_count + 1 < SERVER_DEVICES_MAX; i++) {
         settings.backend_settings.ordinal = i;
         status = add_device(server, &settings, done, error);
         if (status != FIRE_OK) {
             log_warn("device_refused", LOG_TEXT("backend", settings.backend->name),
                      LOG_U64("ordinal", i), LOG_TEXT("reason", error->message));
-            status = do_without(server, status, error);
+            status = do_without(server, status, i, error);
         }
         if (status != FIRE_OK)
             return status;

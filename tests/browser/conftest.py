@@ -30,12 +30,10 @@ def report(daemon, run, series, **info):
     body = json.dumps({"run": run, "info": info, "series": series}).encode()
     asked = urllib.request.Request(f"http://127.0.0.1:{daemon.http_port}/api/v1/report", body,
                                    {"Content-Type": "application/json"})
-    while True:
-        try:
-            return json.load(urllib.request.urlopen(asked, timeout=60))
-        except urllib.error.HTTPError as error:
-            if error.code != 503:
-                raise AssertionError(error.read().decode()) from None
+    try:
+        return json.load(urllib.request.urlopen(asked, timeout=60))
+    except urllib.error.HTTPError as error:
+        raise AssertionError(error.read().decode()) from None
 
 
 def curve(number, step, reinit):

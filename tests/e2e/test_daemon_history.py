@@ -63,6 +63,47 @@ def wait_up(one, up=True):
     one.wait_for(lambda: health(one, "fire.v1.MonitorService") == wanted, f"history up={up}")
 
 
+# --- the first moments ----------------------------------------------------------------------------
+
+
+def before_ready(one):
+    """Events of the log until the daemon said it is ready."""
+    one.wait_event("ready")
+    events = [line["event"] for line in one.log()]
+    return events[:events.index("ready")]
+
+
+def test_ready_means_that_the_history_is(start):
+    """Whoever waits for readiness is answered at once, however slowly the store opens."""
+    one = start()
+    assert "history_up" in before_ready(one)
+    assert health(one, "fire.v1.MonitorService") == SERVING
+    assert report(one, "first", series("a", [1])).points_added == 1
+    assert query(one, "first") == {("a", "dfi"): {1: 1.0}}
+
+
+def test_a_store_that_cannot_be_opened_keeps_nobody_from_being_ready(tmp_path, start):
+    (tmp_path / "file").write_text("no folder")
+    one = start("--history-file", tmp_path / "file" / "history.sqlite")
+    assert "history_down" in before_ready(one)
+    assert one.reinit.Reinit(request({"w": gaussian(8, 8)}), timeout=WAIT_S).results
+
+
+def test_devices_are_events_of_the_daemon(start):
+    """They belong to no run, and every tenant sees them."""
+    one = start()
+    asked = monitor_pb2.ListEventsRequest(kind=monitor_pb2.EVENT_KIND_DEVICE)
+
+    def events(**options):
+        return monitor(one).ListEvents(asked, timeout=WAIT_S, **options).events
+
+    one.wait_for(lambda: bool(events()), "an event of the device")
+    for found in (events(), events(metadata=[("x-fired-tenant", "stranger")])):
+        assert [(event.run, event.attributes["backend"], event.attributes["device"],
+                 event.attributes["state"]) for event in found] == [("", "cpu", "0", "in_service")]
+        assert "cpu device 0" in found[0].text
+
+
 # --- nothing lost ---------------------------------------------------------------------------------
 
 

@@ -3,7 +3,6 @@
 import http.client
 import json
 import socket
-import time
 import urllib.parse
 
 import jsonschema
@@ -22,16 +21,7 @@ QUOTED = urllib.parse.quote(RUN, safe="")
 
 
 def ask(one, method, path, body=None, **headers):
-    """(code, headers, body). A history that is not open yet is asked again."""
-    end = time.monotonic() + WAIT_S
-    while True:
-        answer = ask_once(one, method, path, body, headers)
-        if answer[0] != 503 or b'"history"' not in answer[2] or time.monotonic() > end:
-            return answer
-
-
-def ask_once(one, method, path, body, headers):
-    """Without any of urllib's own ideas about addresses."""
+    """(code, headers, body), without any of urllib's own ideas about addresses."""
     connection = http.client.HTTPConnection("127.0.0.1", one.http_port, timeout=WAIT_S)
     try:
         connection.putrequest(method, path, skip_accept_encoding=True, skip_host="Host" in headers)

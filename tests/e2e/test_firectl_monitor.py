@@ -436,6 +436,39 @@ def test_slopes_and_silence_alert_too(start, receiver, tmp_path):
     assert abs(slope["value"] - 0.5) < 1e-9
 
 
+def test_alerts_outlive_a_restart(start, receiver, tmp_path):
+    """What fires goes on firing, and nobody is told again; the next good point ends it. An alert
+    whose rule is gone by then ends at the start."""
+    rule = """
+  - {{ name: {name}, layer: "fc*", statistic: dormant_ratio, value: 0.3 }}"""
+    rules = "alerts:" + rule.format(name="high") + rule.format(name="other")
+    folder = tmp_path / "d"
+    folder.mkdir()
+    one = start(folder=folder, config=f"{rules}\nalert_webhook: {receiver.url}\n")
+    report_lines(one, "r", ["1 fc1 dormant_ratio 0.5"])
+    receiver.wait(lambda got: len(got) >= 4)
+    assert sorted((each["rule"], each["state"]) for each in receiver.accepted()) == [
+        (name, state) for name in ("high", "other") for state in ("firing", "pending")]
+    assert one.stop() == 0, one.text()
+
+    rules = "alerts:" + rule.format(name="high")
+    again = start(folder=folder, config=f"{rules}\nalert_webhook: {receiver.url}\n")
+    receiver.wait(lambda got: len(got) >= 5)
+    assert again.counter("fired_alerts_firing") == 1
+    run = objects(ask(again, "runs", "--json"))[0]
+    again.wait_for(lambda: objects(ask(again, "runs", "--json"))[0]["alerts_firing"] == 1,
+                   f"one alert of the run: {run}")
+    report_lines(again, "r", ["2 fc1 dormant_ratio 0.6"])  # still high, which is no news
+    report_lines(again, "r", ["3 fc1 dormant_ratio 0.1"])
+    receiver.wait(lambda got: len(got) >= 6)
+    news = [(each["rule"], each["state"], each["before"], each["step"])
+            for each in receiver.accepted()[4:]]
+    assert news == [("other", "ok", "firing", 0), ("high", "ok", "firing", 3)]
+    again.wait_for(lambda: objects(ask(again, "runs", "--json"))[0]["alerts_firing"] == 0,
+                   "an end of the alert in the history")
+    assert again.counter("fired_alerts_firing") == 0
+
+
 @pytest.mark.parametrize("entry, told", [
     ("{ name: a, statistic: dfi }", "value"), ("{ name: a b, statistic: dfi, value: 1 }", "name"),
     ("{ name: a, statistic: dfi, value: 1, kind: jump }", "threshold, slope or no_data")])

@@ -2,6 +2,7 @@
 it when it is lost. The daemon's environment chooses the emulator; nothing else differs from a
 machine with a GPU."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
 from build import BUILD  # noqa: E402
 from daemon import (WAIT_S, Daemon, fired, firectl, gaussian, health_pb2, load,  # noqa: E402
                     request, rows, save)
+from fire.v1 import monitor_pb2, monitor_pb2_grpc  # noqa: E402
 
 EMULATOR = BUILD / "emulator"
 EMULATED = {"LD_LIBRARY_PATH": str(EMULATOR),
@@ -53,6 +55,23 @@ def gpu(tmp_path_factory):
 def serving(daemon):
     answer = daemon.health.Check(health_pb2.HealthCheckRequest(), timeout=WAIT_S)
     return answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def device_events(daemon, count):
+    """(backend, device, state) of what the history knows of devices, the oldest first. Events are
+    written a moment after they happened."""
+    stub, found = monitor_pb2_grpc.MonitorServiceStub(daemon.channel()), []
+
+    def there():
+        events = stub.ListEvents(monitor_pb2.ListEventsRequest(
+            kind=monitor_pb2.EVENT_KIND_DEVICE), timeout=WAIT_S).events
+        found[:] = [(event.attributes["backend"], event.attributes["device"],
+                     event.attributes["state"]) for event in reversed(events)]
+        assert all(event.text and not event.run for event in events)
+        return len(found) >= count
+
+    daemon.wait_for(there, f"{count} events of devices")
+    return found
 
 
 def answered(daemon, tensors, options=None):
@@ -133,6 +152,10 @@ def test_a_lost_device_is_replaced_by_the_cpu(start):
     one.wait_event("degraded")
     assert serving(one)
     assert not answered(one, sent)["long"][0].path.startswith("cuda")
+    assert device_events(one, 3) == [("cuda", "0", "in_service"), ("cpu", "1", "standby"),
+                                     ("cuda", "0", "lost")]
+    assert json.loads(one.http("/api/v1/events?kind=device&limit=1")[1])["events"][0][
+        "attributes"]["state"] == "lost"
     gauges = one.metrics()
     assert [gauges[key] for key in sorted(gauges) if key.startswith("fired_device_up")] == [0, 1]
 
@@ -151,6 +174,7 @@ def test_without_a_device_the_cpu_serves_and_one_line_says_why(start):
     one = start(environment=NO_GPU).wait_ready()
     assert [device.backend for device in one.status().devices] == ["cpu"]
     assert len([line for line in one.log() if line["event"] == "no_gpu"]) == 1
+    assert device_events(one, 2) == [("cuda", "0", "refused"), ("cpu", "0", "in_service")]
     answered(one, tensors())
 
 
@@ -163,6 +187,7 @@ def test_a_device_without_memory_stays_out(start):
     one = start(environment={"FIRE_EMULATOR_MEMORY": str(16 << 20)}).wait_ready()
     assert [device.backend for device in one.status().devices] == ["cpu"]
     assert "device_refused" in one.text()
+    assert device_events(one, 2) == [("cuda", "0", "refused"), ("cpu", "0", "in_service")]
 
 
 def test_two_devices_serve_in_one_daemon(start):

@@ -207,6 +207,52 @@ START_TEST(a_reload_keeps_what_stays)
 }
 END_TEST
 
+/* What fired before a restart fires on, quietly, until a point ends it: also with a hold time; a
+ * slope needs as many points as ever. What no rule speaks of is not taken. */
+START_TEST(what_fired_before_a_restart_fires_on)
+{
+    struct alert_rule rules[3] = { high, high, high };
+    struct alerts *alerts;
+
+    snprintf(rules[1].name, sizeof(rules[1].name), "rises");
+    snprintf(rules[1].statistic, sizeof(rules[1].statistic), "loss");
+    rules[1].layer[0] = '\0';
+    rules[1].kind = ALERT_SLOPE;
+    rules[1].window = 100.0;
+    rules[1].hold_s = 0.0;
+    rules[2] = rules[1];
+    snprintf(rules[2].name, sizeof(rules[2].name), "gone");
+    rules[2].kind = ALERT_NO_DATA;
+    rules[2].window = 5.0;
+    alerts = open_with(rules, 3);
+    ck_assert(alerts_restore(alerts, "high", "t", "r", "fc1", 1000));
+    ck_assert(alerts_restore(alerts, "rises", "t", "r", "", 1000));
+    ck_assert(alerts_restore(alerts, "gone", "t", "r", "", 1000));
+    ck_assert(!alerts_restore(alerts, "no such", "t", "r", "fc1", 1000));
+    ck_assert(!alerts_restore(alerts, "high", "t", "r", "head", 1000));
+    alerts_tick(alerts, 2000);
+    alerts_tick(alerts, 60000);
+    alerts_point(alerts, "t", "r", "fc1", "dormant_ratio", 7, 0.4, 61000);
+    ck_assert_uint_eq(told.count, 0);
+    ck_assert_uint_eq(alerts_firing(alerts, 0), 1);
+    ck_assert_uint_eq(alerts_firing(alerts, 1), 1);
+    ck_assert_uint_eq(alerts_firing(alerts, 2), 1);
+    alerts_point(alerts, "t", "r", "fc1", "dormant_ratio", 8, 0.1, 62000);
+    ck_assert_uint_eq(told.count, 1);
+    ck_assert_str_eq(told.text[0], "high r fc1 ok");
+    alerts_point(alerts, "t", "r", "", "loss", 1, 1.0, 62000); /* ends the silence */
+    ck_assert_uint_eq(told.count, 2);
+    ck_assert_str_eq(told.text[1], "gone r  ok");
+    alerts_point(alerts, "t", "r", "", "loss", 2, 1.0, 62000);
+    ck_assert_uint_eq(told.count, 2);
+    alerts_point(alerts, "t", "r", "", "loss", 3, 1.0, 62000);
+    ck_assert_uint_eq(told.count, 3);
+    ck_assert_str_eq(told.text[2], "rises r  ok");
+    ck_assert_uint_eq(alerts_firing(alerts, 1), 0);
+    alerts_close(alerts);
+}
+END_TEST
+
 START_TEST(states_are_bounded)
 {
     struct alert_rule rule = high;
@@ -454,6 +500,7 @@ int main(void)
     tcase_add_test(cases, a_slope_looks_at_its_window);
     tcase_add_test(cases, silence_is_noticed);
     tcase_add_test(cases, a_reload_keeps_what_stays);
+    tcase_add_test(cases, what_fired_before_a_restart_fires_on);
     tcase_add_test(cases, states_are_bounded);
     tcase_add_loop_test(cases, settings_become_rules, 0,
                         (int)(sizeof(alert_cases) / sizeof(alert_cases[0])));
