@@ -16,7 +16,7 @@ export class Heatmap extends Chart {
         this.limits = [0, 1];
         this.log = false;
         this.space = 1;
-        this.hatch = null;
+        this.colours = new WeakMap(); // series -> colours of its cells
     }
 
     set({ series, limits, log, space, domain, events, statistic }) {
@@ -50,37 +50,49 @@ export class Heatmap extends Chart {
         return row >= 0 && row < this.series.length ? row : null;
     }
 
-    /** 0 to 255 for a value between the limits. */
-    shade(value) {
-        let [low, high] = this.limits;
-        if (this.log) {
-            value = Math.log(value);
-            low = Math.log(low);
-            high = Math.log(high);
+    /** A function from a value to its colour, with what does not change worked out once. */
+    painter() {
+        const bend = this.log ? Math.log : (value) => value;
+        const low = bend(this.limits[0]), factor = 255 / (bend(this.limits[1]) - low);
+        return (value) => {
+            const place = (bend(value) - low) * factor;
+            return palette[place > 0 ? place < 255 ? Math.round(place) : 255 : 0];
+        };
+    }
+
+    /** The colour of every cell of a row, 0 where there is no value; kept until the colours mean
+     * something else, so that a zoom only moves them. */
+    cellColours(one, paint) {
+        const key = `${this.limits} ${this.log}`;
+        let kept = this.colours.get(one);
+        if (kept?.key !== key) {
+            kept = { key, words: Uint32Array.from(one.mean, (value) =>
+                (Number.isFinite(value) ? paint(value) : 0)) };
+            this.colours.set(one, kept);
         }
-        const part = (value - low) / (high - low);
-        return part <= 0 || Number.isNaN(part) ? 0 : part >= 1 ? 255 : Math.round(255 * part);
+        return kept.words;
     }
 
     /** The mean of the cells in each pixel column, or the last one before it if it is near. */
-    rowPixels(one, words, from, columns) {
+    rowPixels(one, paint, words, from, columns) {
         const [low, high] = this.domain, wide = (high - low) / columns;
-        const { steps, mean } = one, reach = this.space * GAP;
+        const { steps, mean } = one, reach = this.space * GAP, count = steps.length;
+        const colours = this.cellColours(one, paint);
         let at = lowerBound(steps, low);
         for (let column = 0; column < columns; column++) {
             const end = low + (column + 1) * wide;
-            let sum = 0, found = 0;
-            while (at < steps.length && steps[at] < end) {
-                if (Number.isFinite(mean[at])) {
+            let sum = 0, found = 0, last = 0;
+            for (; at < count && steps[at] < end; at++) {
+                if (colours[at]) {
                     sum += mean[at];
                     found++;
+                    last = at;
                 }
-                at++;
             }
             if (found)
-                words[from + column] = palette[this.shade(sum / found)];
-            else if (at > 0 && end - wide - steps[at - 1] < reach && Number.isFinite(mean[at - 1]))
-                words[from + column] = palette[this.shade(mean[at - 1])];
+                words[from + column] = found === 1 ? colours[last] : paint(sum / found);
+            else if (at > 0 && end - wide - steps[at - 1] < reach)
+                words[from + column] = colours[at - 1];
         }
     }
 
@@ -100,7 +112,9 @@ export class Heatmap extends Chart {
             const sheet = this.sheet.getContext("2d");
             const image = sheet.createImageData(columns, rows);
             const words = new Uint32Array(image.data.buffer);
-            this.series.forEach((one, row) => this.rowPixels(one, words, row * columns, columns));
+            const paint = this.painter();
+            this.series.forEach((one, row) =>
+                this.rowPixels(one, paint, words, row * columns, columns));
             sheet.putImageData(image, 0, 0);
             context.imageSmoothingEnabled = false;
             context.drawImage(this.sheet, this.margin.left, this.margin.top, across, inner);

@@ -160,19 +160,22 @@ class RunView {
             return;
         }
         this.state.textContent = "loading…";
-        const [answer, whole] = await Promise.all([
-            api.get(`${api.run(this.id)}/query`, { ...range, statistics: this.statistic,
-                resolution: this.resolution(), aggregate: "mean", digits: 6 }, signal),
-            this.loadWhole(range),
-        ]);
+        const wholeAsked = this.loadWhole(range);
+        wholeAsked.catch(() => {}); // told below, when it is its turn
+        const answer = await api.get(`${api.run(this.id)}/query`, { ...range,
+            statistics: this.statistic, resolution: this.resolution(), aggregate: "mean",
+            digits: 6 }, signal);
+        if (serial !== this.serial || signal.aborted)
+            return;
+        this.series = named(answer.series);
+        this.events = answer.events ?? [];
+        this.limits = robustLimits(this.series);
+        this.space = spacing(this.series, answer.cell_steps);
+        this.draw(); // the heatmap waits for nothing else
+        this.whole = await wholeAsked;
         if (serial !== this.serial || signal.aborted)
             return;
         this.state.textContent = "";
-        this.series = named(answer.series);
-        this.events = answer.events ?? [];
-        this.whole = whole;
-        this.limits = robustLimits(this.series);
-        this.space = spacing(this.series, answer.cell_steps);
         this.draw();
         // The charts come first, the table when they have been drawn.
         setTimeout(() => signal.aborted || this.drawTable(), TABLE_MS);
