@@ -33,7 +33,7 @@ static void merge_spectra(struct request_tensor *tensor)
     const struct request_parts *parts = tensor->parts;
     const size_t count = tensor->work.matrices;
     struct fire_spectra *sum = &parts->spectra[count];
-    const struct fire_spectrum *list[REQUEST_SPECTRA_MAX];
+    const struct fire_spectrum *list[REQUEST_SPECTRA_MAX] = { NULL };
 
     FIRE_ASSERT(count <= REQUEST_SPECTRA_MAX);
     for (size_t i = 0; i < count; i++)

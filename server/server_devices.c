@@ -105,21 +105,20 @@ static enum fire_status add_device(struct server *server, struct device_settings
     return FIRE_OK;
 }
 
-/* Why there is no GPU, in one line; or that it is an error. A machine without any that nobody asked
- * for is no news for the history. */
-static enum fire_status do_without(struct server *server, enum fire_status status, uint32_t ordinal,
-                                   const struct fire_error *error)
+static void store_refusal(struct server *server, uint32_t ordinal, const struct fire_error *error)
 {
-    const bool asked = strcmp(server->config.cuda, "require") == 0 ||
-                       server->config.cuda_plugin[0] || status != FIRE_NOT_FOUND;
+    store_news(server, &(struct device_news){ .index = ordinal,
+                                              .backend = "cuda",
+                                              .name = "",
+                                              .path = "",
+                                              .state = "refused",
+                                              .reason = error->message });
+}
 
-    if (asked)
-        store_news(server, &(struct device_news){ .index = ordinal,
-                                                  .backend = "cuda",
-                                                  .name = "",
-                                                  .path = "",
-                                                  .state = "refused",
-                                                  .reason = error->message });
+/* Why there is no GPU, in one line; or that it is an error. */
+static enum fire_status do_without(const struct server *server, enum fire_status status,
+                                   struct fire_error *error)
+{
     if (strcmp(server->config.cuda, "require") == 0)
         return status;
     if (status == FIRE_NOT_FOUND && !server->config.cuda_plugin[0])
@@ -146,15 +145,20 @@ static enum fire_status open_gpus(struct server *server, device_done done, struc
     if (strcmp(config->cuda, "off") == 0)
         return FIRE_OK;
     status = plugin_load(config->cuda_plugin, &settings.backend, &caps, error);
-    if (status != FIRE_OK)
-        return do_without(server, status, 0, error);
+    if (status != FIRE_OK) {
+        /* A machine without a GPU that nobody asked for is no news. */
+        if (strcmp(config->cuda, "require") == 0 || config->cuda_plugin[0])
+            store_refusal(server, 0, error);
+        return do_without(server, status, error);
+    }
     for (uint32_t i = 0; i < caps.threads && server->device_count + 1 < SERVER_DEVICES_MAX; i++) {
         settings.backend_settings.ordinal = i;
         status = add_device(server, &settings, done, error);
         if (status != FIRE_OK) {
             log_warn("device_refused", LOG_TEXT("backend", settings.backend->name),
                      LOG_U64("ordinal", i), LOG_TEXT("reason", error->message));
-            status = do_without(server, status, i, error);
+            store_refusal(server, i, error);
+            status = do_without(server, status, error);
         }
         if (status != FIRE_OK)
             return status;
