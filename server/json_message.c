@@ -527,13 +527,15 @@ enum fire_status json_message_set(ProtobufCMessage *message, const char *name, c
     const ProtobufCFieldDescriptor *field =
         protobuf_c_message_descriptor_get_field_by_name(message->descriptor, name);
     enum fire_status status;
-    char names[256];
+    char names[256], shown[61];
     size_t *count;
     void *at;
 
     if (!field) {
+        snprintf(shown, sizeof(shown), "%s", name);
+        utf8_make_printable(shown); /* a name from a stranger: the message stays one line */
         names_of(message->descriptor, NULL, names, sizeof(names));
-        return fire_fail(error, FIRE_BAD_REQUEST, name, "no parameter %.60s; known are: %s", name,
+        return fire_fail(error, FIRE_BAD_REQUEST, shown, "no parameter %s; known are: %s", shown,
                          names[0] ? names : "none");
     }
     if (field->label != PROTOBUF_C_LABEL_REPEATED)

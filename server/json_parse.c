@@ -5,8 +5,10 @@
 #include <string.h>
 
 #include "json_message.h"
+#include "utf8.h"
 
-#define DEPTH_MAX 8u
+#define DEPTH_MAX   8u
+#define FAULT_BYTES 100u /* of what jansson says, which has room for more */
 
 static enum fire_status parse_object(ProtobufCMessage *message, json_t *object, unsigned depth,
                                      struct fire_error *error);
@@ -146,9 +148,12 @@ enum fire_status json_message_parse(const ProtobufCMessageDescriptor *descriptor
     enum fire_status status;
 
     *message = NULL;
-    if (!root)
-        return fire_fail(error, FIRE_BAD_REQUEST, "body", "no JSON: line %d, column %d: %.100s",
+    if (!root) {
+        fault.text[FAULT_BYTES] = '\0';
+        utf8_make_printable(fault.text); /* it quotes the body */
+        return fire_fail(error, FIRE_BAD_REQUEST, "body", "no JSON: line %d, column %d: %s",
                          fault.line, fault.column, fault.text);
+    }
     *message = json_message_new(descriptor);
     status = *message ? parse_object(*message, root, 0, error) : fire_fail_memory(error, 1);
     if (status != FIRE_OK && *message) {

@@ -147,6 +147,25 @@ START_TEST(a_parameter_is_taken_or_refused_by_name)
 }
 END_TEST
 
+/* Whatever a stranger calls a field, the refusal is one line of UTF-8. */
+static const char *const names_of_strangers[] = { "no\nsuch", "no\r\nsuch", "\xff\xc3(",
+                                                  "\x1b[2J" };
+
+START_TEST(a_refusal_stays_one_line)
+{
+    ProtobufCMessage *message = json_message_new(&fire__v1__query_request__descriptor);
+    struct fire_error error = { 0 };
+
+    ck_assert_int_eq(json_message_set(message, names_of_strangers[_i], "1", 4, &error),
+                     FIRE_BAD_REQUEST);
+    ck_assert_ptr_null(strpbrk(error.message, "\r\n\x1b"));
+    ck_assert_ptr_null(strpbrk(error.field, "\r\n\x1b"));
+    ck_assert(json_is_utf8(error.message));
+    ck_assert(json_is_utf8(error.field));
+    protobuf_c_message_free_unpacked(message, NULL);
+}
+END_TEST
+
 START_TEST(parameters_become_fields)
 {
     ProtobufCMessage *message = json_message_new(&fire__v1__query_request__descriptor);
@@ -236,6 +255,8 @@ int main(void)
     tcase_add_test(tests, a_text_past_its_limit_is_refused_whole);
     tcase_add_loop_test(tests, a_parameter_is_taken_or_refused_by_name, 0,
                         sizeof(parameters) / sizeof(parameters[0]));
+    tcase_add_loop_test(tests, a_refusal_stays_one_line, 0,
+                        sizeof(names_of_strangers) / sizeof(names_of_strangers[0]));
     tcase_add_test(tests, parameters_become_fields);
     tcase_add_test(tests, a_report_is_read_and_written_back);
     tcase_add_loop_test(tests, a_wrong_body_names_its_field_and_leaves_nothing, 0,
