@@ -65,7 +65,7 @@ void monitor_close(struct monitor *monitor, void (*closed)(void *data), void *da
 bool monitor_up(const struct monitor *monitor);
 const char *monitor_trouble(const struct monitor *monitor);
 bool monitor_off(const struct monitor *monitor); /* history is off by setting */
-/* Whether the store was opened, or is known to be broken: until then nobody knows. True when off. */
+/* Whether the store was opened or is known to be broken; true when off. */
 bool monitor_settled(const struct monitor *monitor);
 
 /* On the loop thread. `response` is of the method's response type, the callback's to free with

@@ -63,8 +63,8 @@ START_TEST(short_lists_merge_exactly)
 }
 END_TEST
 
-/* 2048 values from 4 to 3, of which a quarter is kept, and 256 from 2 to 1, all kept: the large ones
- * must not be outnumbered because they were thinned. */
+/* 2048 values from 4 to 3, of which a quarter is kept, and 256 from 2 to 1, all kept: the large
+ * ones must not be outnumbered because they were thinned. */
 START_TEST(a_thinned_list_counts_for_what_it_stands_for)
 {
     static double many[2048], few[256];
