@@ -362,7 +362,8 @@ void dense_mirror(const struct crew *crew, enum fire_dtype dtype, void *g, size_
     const struct crew alone = { crew->engine, NULL, crew->scratch, crew->worker, crew->yield };
     struct mirror mirror = { crew_ops(crew, dtype), g, ldg, n };
 
-    crew_run(n <= 512 ? &alone : crew, (n + MIRROR_ROWS - 1) / MIRROR_ROWS, mirror_task, &mirror);
+    crew_run(n <= SERIAL_SIDE ? &alone : crew, (n + MIRROR_ROWS - 1) / MIRROR_ROWS, mirror_task,
+             &mirror);
 }
 
 struct panels {

@@ -619,36 +619,74 @@ static void TN(sums)(const void *data, size_t ldg, uint32_t n, double factor, do
     *square = off + square_diagonal;
 }
 
+/* One row of G, from the diagonal on: its part of y = G x. */
+INLINE void TN(add_row)(const T *row, uint32_t i, uint32_t n, const T *x, T *y)
+{
+    T sum = row[i] * x[i];
+
+    for (uint32_t j = i + 1; j < n; j++) {
+        sum += row[j] * x[j];
+        y[j] += row[j] * x[i];
+    }
+    y[i] += sum;
+}
+
+#define VECTOR_ROWS 4u /* that share a pass over x and y */
+
+/* VECTOR_ROWS rows of G from row i on, columns [j, n): their part of y = G x. */
+INLINE void TN(add_rows)(const T *rows, size_t ldg, uint32_t i, uint32_t j, uint32_t n, const T *x,
+                         T *y)
+{
+    TN(vec) sum[VECTOR_ROWS] = { 0 };
+    T rest[VECTOR_ROWS] = { 0 };
+
+    for (; j + VL <= n; j += (uint32_t)VL) {
+        const TN(vec) column = *(const TN(vec_u) *)(x + j);
+        TN(vec) result = *(const TN(vec_u) *)(y + j);
+
+        UNROLL
+        for (uint32_t r = 0; r < VECTOR_ROWS; r++) {
+            const TN(vec) row = *(const TN(vec_u) *)(rows + r * ldg + j);
+
+            sum[r] += row * column;
+            result += row * x[i + r];
+        }
+        *(TN(vec_u) *)(y + j) = result;
+    }
+    for (; j < n; j++) {
+        for (uint32_t r = 0; r < VECTOR_ROWS; r++) {
+            rest[r] += rows[r * ldg + j] * x[j];
+            y[j] += rows[r * ldg + j] * x[i + r];
+        }
+    }
+    for (uint32_t r = 0; r < VECTOR_ROWS; r++) {
+        for (size_t l = 0; l < VL; l++)
+            rest[r] += sum[r][l];
+        y[i + r] += rest[r];
+    }
+}
+
 static void TN(symmetric_vector)(const void *data, size_t ldg, uint32_t n, const void *x_data,
                                  void *y_data)
 {
+    const T *g = data;
     const T *x = x_data;
     T *y = y_data;
+    uint32_t i = 0;
 
-    for (uint32_t i = 0; i < n; i++)
-        y[i] = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        const T *row = (const T *)data + (size_t)i * ldg;
-        const T xi = x[i];
-        T lane[16] = { 0 };
-        T sum = row[i] * xi;
-        uint32_t j = i + 1;
+    for (uint32_t k = 0; k < n; k++)
+        y[k] = 0;
+    for (; i + VECTOR_ROWS <= n; i += VECTOR_ROWS) {
+        const T *rows = g + (size_t)i * ldg;
 
-        for (; j + 16 <= n; j += 16) {
-            for (uint32_t l = 0; l < 16; l++) {
-                lane[l] += row[j + l] * x[j + l];
-                y[j + l] += row[j + l] * xi;
-            }
-        }
-        for (; j < n; j++) {
-            sum += row[j] * x[j];
-            y[j] += row[j] * xi;
-        }
-        for (uint32_t l = 0; l < 16; l++)
-            sum += lane[l];
-        y[i] += sum;
+        for (uint32_t r = 0; r < VECTOR_ROWS; r++) /* the triangle on the diagonal */
+            TN(add_row)(rows + r * ldg, i + r, i + VECTOR_ROWS, x, y);
+        TN(add_rows)(rows, ldg, i, i + VECTOR_ROWS, n, x, y);
     }
+    for (; i < n; i++)
+        TN(add_row)(g + (size_t)i * ldg, i, n, x, y);
 }
+#undef VECTOR_ROWS
 
 static double TN(dot)(const void *x_data, const void *y_data, size_t n)
 {

@@ -13,7 +13,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#define POOL_SPINS 4000 /* pauses before blocking: some tens of microseconds */
+/* Pauses before blocking, some hundreds of microseconds: more than the serial stretches between the
+ * loops of one matrix, because waking a thread costs tens where a hypervisor has a hand in it. */
+#define POOL_SPINS 20000
 
 struct pool_worker {
     struct pool *pool;

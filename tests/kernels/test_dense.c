@@ -199,6 +199,50 @@ START_TEST(inverses_are_right)
 END_TEST
 
 /* -Z is not positive definite, whatever the side. */
+/* G x from G's upper triangle alone: what lies below is poisoned. */
+static void assert_vector(const struct crew *crew, const double *g, uint32_t n,
+                          enum fire_dtype dtype)
+{
+    const double tolerance = (dtype == FIRE_F64 ? 1e-14 : 1e-5) * n;
+    double *upper = matrix_alloc(n, n), *x = gaussian(1, n);
+    void *have = padded(NULL, 1, n, dtype), *vector = padded(x, 1, n, dtype), *stored;
+
+    for (size_t i = 0; i < n; i++) {
+        for (size_t j = 0; j < n; j++)
+            upper[i * n + j] = j < i ? (double)NAN : g[i * n + j];
+    }
+    stored = padded(upper, n, n, dtype);
+    crew_ops(crew, dtype)->symmetric_vector(stored, dense_stride(n), n, vector, have);
+    for (size_t i = 0; i < n; i++) {
+        double want = 0;
+
+        for (size_t j = 0; j < n; j++)
+            want += g[i * n + j] * x[j];
+        ck_assert_double_le(fabs(element(have, dtype, i) - want), tolerance * sqrt(g[i * n + i]));
+    }
+    free(stored);
+    free(vector);
+    free(have);
+    free(x);
+    free(upper);
+}
+
+START_TEST(symmetric_vectors_are_right)
+{
+    const uint32_t *shape = shapes[(size_t)_i % COUNT(shapes)];
+    double *x = gaussian(shape[0], shape[1]), *g = gram_of(x, shape[0], shape[1]);
+    struct bench bench;
+
+    if (open_crew(&bench, paths[(size_t)_i / COUNT(shapes)], shape[1])) {
+        assert_vector(&bench.crew, g, shape[1], FIRE_F64);
+        assert_vector(&bench.crew, g, shape[1], FIRE_F32);
+        free(bench.scratch);
+    }
+    free(g);
+    free(x);
+}
+END_TEST
+
 START_TEST(what_is_not_positive_definite_has_no_inverse)
 {
     for (size_t s = 0; s < COUNT(shapes); s++) {
@@ -232,6 +276,7 @@ int main(void)
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, gram_matrices_are_right, 0, (int)(COUNT(shapes) * COUNT(paths)));
     tcase_add_loop_test(tests, inverses_are_right, 0, (int)(COUNT(shapes) * COUNT(paths)));
+    tcase_add_loop_test(tests, symmetric_vectors_are_right, 0, (int)(COUNT(shapes) * COUNT(paths)));
     tcase_add_loop_test(tests, what_is_not_positive_definite_has_no_inverse, 0, (int)COUNT(paths));
     suite_add_tcase(suite, tests);
     runner = srunner_create(suite);
