@@ -171,17 +171,13 @@ FIRE_NODISCARD enum fire_status firectl_tasks_init(struct firectl_tasks *tasks,
                                                    const struct safetensors *set,
                                                    struct fire_error *error);
 void firectl_tasks_release(struct firectl_tasks *tasks);
+uint64_t firectl_tasks_bytes(const struct firectl_tasks *tasks); /* of all tensors */
 
 /* The task of the tensor called `name`, or NULL. */
 struct firectl_task *firectl_tasks_find(const struct firectl_tasks *tasks, const char *name);
 
 /* What --include and --exclude say about a name. */
 bool firectl_is_selected(const struct firectl_args *args, const char *name);
-
-/* The options every tensor starts from, before per-tensor settings; also checks every --set. */
-FIRE_NODISCARD enum fire_status firectl_base_options(const struct firectl_args *args,
-                                                     struct fire_options *options,
-                                                     struct fire_error *error);
 
 /* --- thresholds ------------------------------------------------------------------------------ */
 
@@ -191,6 +187,11 @@ FIRE_NODISCARD enum fire_status firectl_thresholds_open(const struct firectl_lis
                                                         struct firectl_thresholds **thresholds,
                                                         struct fire_error *error);
 void firectl_thresholds_close(struct firectl_thresholds *thresholds); /* NULL is allowed */
+
+/* How every command on files begins: checks --set and --fail-if, which opens `*thresholds`, and
+ * minds signals. What is not FIRECTL_DONE has been said. */
+enum firectl_exit firectl_begin(const struct firectl_args *args,
+                                struct firectl_thresholds **thresholds);
 
 /* Looks at one result; says on stderr which threshold it crosses. */
 void firectl_thresholds_check(struct firectl_thresholds *thresholds, const char *name,

@@ -256,10 +256,8 @@ static enum fire_status open_all(struct run *run, struct fire_error *error)
 static enum firectl_exit compute(struct run *run)
 {
     struct fire_error error = { 0 };
-    uint64_t total = 0;
+    const uint64_t total = firectl_tasks_bytes(&run->tasks);
 
-    for (size_t i = 0; i < run->tasks.count; i++)
-        total += run->tasks.items[i].entry->bytes;
     firectl_progress_init(&run->progress, run->args, total);
     run->color = firectl_color(run->args, stdout);
     if (!run->args->json)
@@ -280,16 +278,11 @@ static enum firectl_exit compute(struct run *run)
 enum firectl_exit firectl_compare(const struct firectl_args *args)
 {
     struct run run = { .args = args, .started_s = firectl_now_s() };
-    struct fire_options options;
     struct fire_error error = { 0 };
-    enum firectl_exit code = FIRECTL_DONE;
+    enum firectl_exit code = firectl_begin(args, &run.thresholds);
 
-    if (firectl_base_options(args, &options, &error) != FIRE_OK ||
-        firectl_thresholds_open(&args->thresholds, &run.thresholds, &error) != FIRE_OK) {
-        firectl_fail(&error);
-        return error.status == FIRE_NO_MEMORY ? FIRECTL_FAILED : FIRECTL_USAGE;
-    }
-    firectl_signals_init();
+    if (code != FIRECTL_DONE)
+        return code;
     if (open_all(&run, &error) != FIRE_OK)
         code = firectl_fail(&error);
     else

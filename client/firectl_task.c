@@ -31,8 +31,9 @@ static bool set_matches(const char *text, size_t glob_length, const char *name)
     return fnmatch(glob, name, 0) == 0;
 }
 
-enum fire_status firectl_base_options(const struct firectl_args *args, struct fire_options *options,
-                                      struct fire_error *error)
+/* The options every tensor starts from, before per-tensor settings; also checks every --set. */
+static enum fire_status base_options(const struct firectl_args *args, struct fire_options *options,
+                                     struct fire_error *error)
 {
     struct fire_options scratch;
     enum fire_status status =
@@ -289,4 +290,28 @@ void firectl_tasks_release(struct firectl_tasks *tasks)
         free(tasks->items[i].per_matrix);
     free(tasks->items);
     *tasks = (struct firectl_tasks){ 0 };
+}
+
+uint64_t firectl_tasks_bytes(const struct firectl_tasks *tasks)
+{
+    uint64_t bytes = 0;
+
+    for (size_t i = 0; i < tasks->count; i++)
+        bytes += tasks->items[i].entry->bytes;
+    return bytes;
+}
+
+enum firectl_exit firectl_begin(const struct firectl_args *args,
+                                struct firectl_thresholds **thresholds)
+{
+    struct fire_options options;
+    struct fire_error error = { 0 };
+
+    if (base_options(args, &options, &error) != FIRE_OK ||
+        firectl_thresholds_open(&args->thresholds, thresholds, &error) != FIRE_OK) {
+        firectl_fail(&error);
+        return error.status == FIRE_NO_MEMORY ? FIRECTL_FAILED : FIRECTL_USAGE;
+    }
+    firectl_signals_init();
+    return FIRECTL_DONE;
 }
