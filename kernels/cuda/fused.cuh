@@ -1,8 +1,8 @@
 /* fused: one small matrix a block, from weights to weights and statistics, in shared memory.
  *
- * x, g and s live in shared memory with rows of `stride` floats. A thread owns a 4 x 4 tile of every
- * product, keeps it in registers until all have read what it is made of, and then writes it where
- * an operand was. Each element is one chain of multiply-adds in a fixed order, so g and s are
+ * x, g and s live in shared memory with rows of `stride` floats. A thread owns a 4 x 4 tile of
+ * every product, keeps it in registers until all have read what it is made of, and then writes it
+ * where an operand was. Each element is one chain of multiply-adds in a fixed order, so g and s are
  * symmetric to the last bit. The state's row is written by thread 0 at the end. */
 #ifndef FIRE_CUDA_FUSED_CUH
 #define FIRE_CUDA_FUSED_CUH
@@ -383,6 +383,47 @@ static __device__ __forceinline__ double fused_after(struct fused *f, const floa
     return dfi;
 }
 
+/* The norm of `w`, and the row of state with nothing else in it. */
+static __device__ __forceinline__ double fused_norm(const struct fused *f, const float *w,
+                                                    double *row)
+{
+    double norm = 0;
+
+    for (uint32_t e = threadIdx.x; e < f->rows * f->cols; e += FIRE_K_THREADS)
+        norm = fma((double)w[e], (double)w[e], norm);
+    norm = sqrt(block_sum(norm, f->room));
+    if (threadIdx.x < FIRE_K_FIELDS)
+        row[threadIdx.x] = threadIdx.x == FIRE_K_NORM ? norm : 0.0;
+    __syncthreads();
+    return norm;
+}
+
+/* The moment of the weights, from g of x = w * factor, and ROOT and GAIN of their normalisation. */
+static __device__ __forceinline__ void fused_before(struct fused *f, const double *program,
+                                                    double factor, double *row)
+{
+    const int mode = (int)program[FIRE_K_P_GAIN];
+    const bool moments = program[FIRE_K_P_MOMENTS] != 0;
+    double largest = 0, length;
+
+    if (moments || mode == FIRE_K_GAIN_SPECTRAL)
+        largest = fused_largest(f);
+    if (moments) {
+        const double below = fused_below(f);
+
+        write_moment(f->g, f->cols, f->stride, 1 / (factor * factor), below, row, FIRE_K_BEFORE_DFI,
+                     f->room);
+        if (threadIdx.x == 0)
+            row[FIRE_K_BEFORE_LARGEST] = largest / (factor * factor);
+    }
+    if ((int)program[FIRE_K_P_KIND] == FIRE_K_KIND_ANALYZE || mode == FIRE_K_GAIN_NONE)
+        return;
+    length = mode == FIRE_K_GAIN_SPECTRAL ? sqrt(largest) : fused_schatten(f);
+    length = fma(program[FIRE_K_P_EPS], factor, length);
+    f->root = length > 0 ? 1 / length : 1;
+    f->gain = f->root * f->root;
+}
+
 /* Matrix blockIdx.x of `w`, rows x cols, to `out`, as `program` says. */
 extern "C" __global__ void fire_k_fused(const float *w, float *out, double *state,
                                         const double *program, uint32_t rows, uint32_t cols)
@@ -406,49 +447,29 @@ extern "C" __global__ void fire_k_fused(const float *w, float *out, double *stat
     const float *from = w + (size_t)blockIdx.x * rows * cols;
     float *to = out + (size_t)blockIdx.x * rows * cols;
     double *row = state + (size_t)blockIdx.x * FIRE_K_FIELDS;
-    const int kind = (int)program[FIRE_K_P_KIND], mode = (int)program[FIRE_K_P_GAIN];
-    const bool moments = program[FIRE_K_P_MOMENTS] != 0;
-    double norm = 0, factor, largest = 0, dfi = 0, c, inner, sfe, skew = 0;
+    const double eps =
+        (int)program[FIRE_K_P_GAIN] == FIRE_K_GAIN_NONE ? program[FIRE_K_P_EPS] : 0.0;
+    double norm, factor, dfi = 0, c, inner, sfe, skew = 0;
     uint32_t steps;
 
-    for (uint32_t e = threadIdx.x; e < rows * cols; e += FIRE_K_THREADS)
-        norm = fma((double)from[e], (double)from[e], norm);
-    norm = sqrt(block_sum(norm, room));
-    factor = norm > 0 ? 1 / (norm + (mode == FIRE_K_GAIN_NONE ? program[FIRE_K_P_EPS] : 0.0)) : 0.0;
-    if (threadIdx.x < FIRE_K_FIELDS)
-        row[threadIdx.x] = threadIdx.x == FIRE_K_NORM ? norm : 0.0;
-    __syncthreads();
+    norm = fused_norm(&f, from, row);
     if (norm == 0) {
         for (uint32_t e = threadIdx.x; e < rows * cols; e += FIRE_K_THREADS)
             to[e] = 0;
         return;
     }
+    factor = norm > 0 ? 1 / (norm + eps) : 0.0;
     fused_load(&f, from, factor);
     fused_gram(&f);
-    if (moments || mode == FIRE_K_GAIN_SPECTRAL)
-        largest = fused_largest(&f);
-    if (moments) {
-        const double below = fused_below(&f);
-
-        write_moment(f.g, cols, stride, 1 / (factor * factor), below, row, FIRE_K_BEFORE_DFI, room);
-        if (threadIdx.x == 0)
-            row[FIRE_K_BEFORE_LARGEST] = largest / (factor * factor);
-    }
-    if (kind == FIRE_K_KIND_ANALYZE)
+    fused_before(&f, program, factor, row);
+    if ((int)program[FIRE_K_P_KIND] == FIRE_K_KIND_ANALYZE)
         return;
-    if (mode != FIRE_K_GAIN_NONE) {
-        double length = mode == FIRE_K_GAIN_SPECTRAL ? sqrt(largest) : fused_schatten(&f);
-
-        length = fma(program[FIRE_K_P_EPS], factor, length);
-        f.root = length > 0 ? 1 / length : 1;
-        f.gain = f.root * f.root;
-    }
     steps = fused_iterate(&f, program, row, &dfi);
     if (program[FIRE_K_P_RESIDUAL] != 0)
         skew = fused_skew(&f, from);
     c = fused_scale(&f, from, program, norm, &inner);
     sfe = fused_write(&f, from, to, program, c);
-    if (moments)
+    if (program[FIRE_K_P_MOMENTS] != 0)
         dfi = fused_after(&f, to, program, c, dfi, row);
     if (threadIdx.x != 0)
         return;

@@ -40,6 +40,7 @@ struct gpu_graph {
     uint64_t digest; /* of the plan; with count and continues it is the key */
     uint32_t count;
     uint32_t straggler_count; /* of a second segment; 0: the first */
+    uint32_t limit;           /* steps: a second segment may have more or fewer */
     cudaGraphExec_t exec;     /* NULL: empty place */
     uint64_t used;            /* when, in launches of the slot */
 };

@@ -485,6 +485,7 @@ static enum fire_status make_graph(struct gpu_slot *slot, const struct gpu_segme
     *place = (struct gpu_graph){ .digest = segment->digest,
                                  .count = segment->count,
                                  .straggler_count = segment->stragglers,
+                                 .limit = segment->recipe->limit,
                                  .exec = exec };
     return FIRE_OK;
 }
@@ -500,7 +501,8 @@ static struct gpu_graph *find_graph(struct gpu_slot *slot, const struct gpu_segm
         struct gpu_graph *graph = &slot->graphs[i];
 
         if (graph->exec && graph->digest == segment->digest && graph->count == segment->count &&
-            graph->straggler_count == segment->stragglers) {
+            graph->straggler_count == segment->stragglers &&
+            graph->limit == segment->recipe->limit) {
             *found = true;
             return graph;
         }

@@ -13,8 +13,9 @@
 #include <string.h>
 #include <time.h>
 
-#define FAR_MOST   4.0  /* a DfI up to this may be a few singular values that lag behind */
-#define ERROR_MOST 3e-5 /* estimated, of the polar factor; more is the CPU's, which has f64 */
+#define FAR_MOST   4.0    /* a DfI up to this may be a few singular values that lag behind */
+#define ERROR_MOST 1.2e-5 /* estimated, of the polar factor; more is the CPU's, which has f64 */
+#define ROUGH_MOST 3e-5   /* where the estimate is too high: of one chain */
 
 /* What is to be done with a matrix that came back. */
 enum fate {
@@ -157,12 +158,16 @@ static enum fate fate_of(const struct piece *piece, const struct recipe *recipe,
                        recipe->first + recipe->limit < plan->max_steps
                    ? FATE_CONTINUE
                    : FATE_DONE;
+    if (!plan->fast && recipe->split && !recipe->continues &&
+        recipe_error(recipe, row) > ERROR_MOST)
+        return FATE_CPU;
     if (!recipe->continues && !recipe->fused && dfi >= FIRE_K_NEAR && dfi < FAR_MOST)
         return FATE_CONTINUE;
     /* Not by comparing with less: a DfI that is no number is not near. */
     if (!(dfi < FIRE_K_NEAR))
         return FATE_CPU;
-    if (!plan->fast && !recipe->continues && recipe_error(recipe, row) > ERROR_MOST)
+    if (!plan->fast && !recipe->split && !recipe->continues &&
+        recipe_error(recipe, row) > ROUGH_MOST)
         return FATE_CPU;
     if (dfi <= recipe_goal(plan) || (recipe->continues && dfi <= plan->target))
         return FATE_DONE;
@@ -210,9 +215,10 @@ static void stage(const struct piece *piece, uint32_t padded)
     memset(weights + piece->count * bytes, 0, (padded - piece->count) * bytes);
 }
 
-/* The second segment, of the `count` matrices listed in the slot's index. Those that it cannot
- * bring to an end either are the CPU's. */
-static enum fire_status run_stragglers(struct piece *piece, uint32_t first_padded, uint32_t count)
+/* The second segment, of the `count` matrices listed in the slot's index, `dfi` the largest of
+ * theirs. Those that it cannot bring to an end either are the CPU's. */
+static enum fire_status run_stragglers(struct piece *piece, uint32_t first_padded, uint32_t count,
+                                       double dfi)
 {
     struct recipe recipe;
     const uint32_t padded = gpu_rounded(piece->recipe, count);
@@ -226,7 +232,7 @@ static enum fire_status run_stragglers(struct piece *piece, uint32_t first_padde
     const size_t elements = (size_t)piece->plan->rows * piece->plan->cols;
     enum fire_status status;
 
-    if (!recipe_continue(&recipe, piece->plan, first)) {
+    if (!recipe_continue(&recipe, piece->plan, first, dfi)) {
         for (uint32_t i = 0; i < count; i++)
             to_cpu(piece, index[i]);
         return FIRE_OK;
@@ -248,8 +254,9 @@ static enum fire_status run_stragglers(struct piece *piece, uint32_t first_padde
     return FIRE_OK;
 }
 
-/* Sorts what came back: finished ones are written, the others listed. Returns how many go on. */
-static uint32_t sort_out(struct piece *piece, uint32_t padded)
+/* Sorts what came back: finished ones are written, the others listed. Returns how many go on, and
+ * their largest DfI. */
+static uint32_t sort_out(struct piece *piece, uint32_t padded, double *dfi)
 {
     const size_t elements = (size_t)piece->plan->rows * piece->plan->cols;
     uint32_t *index = gpu_in_index(piece->slot);
@@ -271,7 +278,10 @@ static uint32_t sort_out(struct piece *piece, uint32_t padded)
         case FATE_DONE:
             end_matrix(piece, i, row, gpu_out_weights(piece->slot, padded) + i * elements);
             break;
-        case FATE_CONTINUE: index[going_on++] = i; break;
+        case FATE_CONTINUE:
+            index[going_on++] = i;
+            *dfi = fmax(*dfi, iteration_dfi(piece->recipe, row));
+            break;
         case FATE_CPU: to_cpu(piece, i); break;
         }
     }
@@ -287,6 +297,7 @@ static enum fire_status run_piece(struct piece *piece, bool *written)
                                          .count = padded };
     enum fire_status status;
     uint32_t going_on;
+    double dfi = 0;
 
     stage(piece, padded);
     piece->start_ms = milliseconds();
@@ -295,10 +306,10 @@ static enum fire_status run_piece(struct piece *piece, bool *written)
         return status;
     piece->each_ms = (milliseconds() - piece->start_ms) / piece->count;
     *written = true;
-    going_on = sort_out(piece, padded);
+    going_on = sort_out(piece, padded, &dfi);
     if (going_on == 0)
         return FIRE_OK;
-    status = run_stragglers(piece, padded, going_on);
+    status = run_stragglers(piece, padded, going_on, dfi);
     if (status != FIRE_OK) { /* their weights are as they were */
         for (uint32_t i = 0; i < going_on; i++)
             to_cpu(piece, gpu_in_index(piece->slot)[i]);

@@ -7,21 +7,26 @@
 
 #include "minimax_coefficients.h"
 
-#define LONG_ASPECT    1.5
-#define GRAM_LOWER     0.03 /* from this lower bound on the r x r side is accurate enough */
-#define SQUARE_SHARE   0.45 /* of Gaussian squares: sigma_min / sigma_max >= share / r mostly */
-#define LONG_SHARE     0.8  /* of long ones: of what random matrix theory expects */
-#define BLOCKS_SIDE    512u
-#define CHUNK_ELEMENTS (1u << 21)
-#define CHUNK_MAX      64u
-#define AUTO_FIRST     16u /* steps of a named polynomial before those that are done leave */
-#define FUSED_EXTRA    3u
-#define CONTINUE_STEPS 4u
-#define LOWER_EXACT    1e-3 /* of the chain, unless only the DfI counts */
-#define WIDEN          1.00001
-#define LANCZOS_BEFORE 40u
-#define LANCZOS_AFTER  12u
-#define ROUNDOFF       3e-8 /* of f32, times what a step adds up to */
+#define LONG_ASPECT      1.5
+#define GRAM_LOWER       0.03 /* from this lower bound on the r x r side is accurate enough */
+#define SQUARE_SHARE     0.45 /* of Gaussian squares: sigma_min / sigma_max >= share / r mostly */
+#define LONG_SHARE       0.8  /* of long ones: of what random matrix theory expects */
+#define BLOCKS_SIDE      512u
+#define CHUNK_ELEMENTS   (1u << 21)
+#define CHUNK_MAX        64u
+#define AUTO_FIRST       16u /* steps of a named polynomial before those that are done leave */
+#define FUSED_EXTRA      3u
+#define CONTINUE_NEAR    2u
+#define CONTINUE_FAR     3u
+#define ROUNDED_DFI      1e-12 /* of a column: more than rounding leaves */
+#define SPLIT_LOWER      1e-2  /* of the first of two chains, unless only the DfI counts */
+#define SPLIT_SECOND     3e-2  /* of the second */
+#define SPLIT_SCALE      0.995 /* between them */
+#define SPLIT_SCALE_TF32 0.97
+#define WIDEN            1.00001
+#define LANCZOS_BEFORE   40u
+#define LANCZOS_AFTER    12u
+#define ROUNDOFF         3e-8 /* of f32, times what a step adds up to */
 
 /* c0 + c1 G + … + c4 G^4 as a (G^2 + b G + c)^2 + d G + e. */
 static struct recipe_step squared_form(const double *power)
@@ -80,26 +85,55 @@ static const struct minimax_chain *chain_for(double lower)
     return best;
 }
 
+static void add_chain(struct recipe *recipe, const struct minimax_chain *chain)
+{
+    for (uint32_t i = 0; i < chain->step_count; i++) {
+        struct recipe_step *step = &recipe->step[recipe->step_count++];
+
+        step->terms = 5;
+        memcpy(step->c, chain->step[i].squared, sizeof(step->c));
+    }
+}
+
+/* p(G) times a factor. */
+static void scale_step(struct recipe_step *step, double factor)
+{
+    step->c[0] *= factor;
+    step->c[3] *= factor;
+    step->c[4] *= factor;
+}
+
+/* A chain takes large singular values down to about what its first step lifts small ones to, and
+ * rounding with them: one that reaches further costs accuracy. Two short ones one after the other
+ * reach as far as a long one of as many steps: after the first all but a few singular values are
+ * at 1, and a little below it, for the second allows none above. */
+static void set_steps(struct recipe *recipe, double expected, bool fast)
+{
+    if (fast || expected >= SPLIT_LOWER) {
+        add_chain(recipe, chain_for(expected));
+        recipe->step[recipe->step_count++] = taylor_step();
+        return;
+    }
+    add_chain(recipe, chain_for(SPLIT_LOWER));
+    recipe->split = recipe->step_count;
+    scale_step(&recipe->step[recipe->split - 1],
+               recipe->precision == RECIPE_TF32_EARLY ? SPLIT_SCALE_TF32 : SPLIT_SCALE);
+    add_chain(recipe, chain_for(SPLIT_SECOND));
+    if (recipe->fused) /* which repeats its last step */
+        recipe->step[recipe->step_count++] = taylor_step();
+}
+
 static void set_converge(struct recipe *recipe, const struct fire_plan *plan)
 {
     const double expected = expected_lower(plan->rows, plan->cols);
-    /* A chain takes large singular values down to about its lower bound on the way, and rounding
-     * with them: one that reaches further costs accuracy, where Taylor steps only cost time. */
-    const struct minimax_chain *chain =
-        chain_for(plan->fast ? expected : fmax(expected, LOWER_EXACT));
 
     recipe->kind = FIRE_K_KIND_CONVERGE;
-    for (uint32_t i = 0; i < chain->step_count; i++) {
-        recipe->step[i].terms = 5;
-        memcpy(recipe->step[i].c, chain->step[i].squared, sizeof(recipe->step[i].c));
-    }
-    recipe->step[chain->step_count] = taylor_step();
-    recipe->step_count = chain->step_count + 1;
+    set_steps(recipe, expected, plan->fast);
     recipe->limit = recipe->step_count + (recipe->fused ? FUSED_EXTRA : 0);
     recipe->check = recipe->fused ? 1 : 0;
     recipe->target = recipe_goal(plan);
     recipe->gain = FIRE_K_GAIN_SCHATTEN;
-    recipe->gram = !recipe->fused && plan->side != FIRE_SIDE_X && chain->lower >= GRAM_LOWER &&
+    recipe->gram = !recipe->fused && plan->side != FIRE_SIDE_X && expected >= GRAM_LOWER &&
                    plan->rows >= LONG_ASPECT * plan->cols;
 }
 
@@ -198,15 +232,15 @@ void recipe_make(struct recipe *recipe, const struct fire_plan *plan,
     recipe->fused = plan->cols <= FIRE_K_FUSED_COLS && shared <= FIRE_K_FUSED_BYTES;
     recipe->blocks = plan->cols >= BLOCKS_SIDE && plan->cols % FIRE_K_TABLE_BLOCKS == 0;
     recipe->chunk = recipe->fused ? 1 : chunk_for((uint64_t)plan->rows * plan->cols);
+    if (plan->kind == FIRE_PLAN_CONVERGE && !recipe->fused)
+        recipe->precision = precision; /* named polynomials are run as their sources run them */
+    if (recipe->precision == RECIPE_3XTF32)
+        recipe->blocks = false;
     switch (plan->kind) {
     case FIRE_PLAN_CONVERGE: set_converge(recipe, plan); break;
     case FIRE_PLAN_POLYNOMIAL: set_polynomial(recipe, plan); break;
     case FIRE_PLAN_ANALYZE: recipe->kind = FIRE_K_KIND_ANALYZE; break;
     }
-    if (recipe->kind == FIRE_K_KIND_CONVERGE && !recipe->fused)
-        recipe->precision = precision; /* named polynomials are run as their sources run them */
-    if (recipe->precision == RECIPE_3XTF32)
-        recipe->blocks = false;
     set_end(recipe, plan);
     recipe->lanczos_before = at_most(
         plan->cols, recipe->gain == FIRE_K_GAIN_SPECTRAL ? FIRE_K_LANCZOS_MAX : LANCZOS_BEFORE);
@@ -217,8 +251,17 @@ void recipe_make(struct recipe *recipe, const struct fire_plan *plan,
         recipe->moments = true;
 }
 
+/* Two Taylor steps take a DfI below FIRE_K_NEAR to what rounding leaves, far below the goal, so a
+ * matrix that is near rests after them also where others go on. */
+static uint32_t continue_steps(const struct fire_plan *plan, double dfi)
+{
+    const bool near = dfi < FIRE_K_NEAR && recipe_goal(plan) >= plan->cols * ROUNDED_DFI;
+
+    return near ? CONTINUE_NEAR : CONTINUE_FAR;
+}
+
 bool recipe_continue(struct recipe *recipe, const struct fire_plan *plan,
-                     const struct recipe *first)
+                     const struct recipe *first, double dfi)
 {
     if (first->fused || first->continues)
         return false;
@@ -228,9 +271,9 @@ bool recipe_continue(struct recipe *recipe, const struct fire_plan *plan,
     recipe->gain = FIRE_K_GAIN_NONE;
     recipe->first = first->limit;
     if (plan->kind == FIRE_PLAN_CONVERGE) {
-        for (uint32_t i = 0; i < CONTINUE_STEPS; i++)
+        recipe->limit = recipe->step_count = continue_steps(plan, dfi);
+        for (uint32_t i = 0; i < recipe->limit; i++)
             recipe->step[i] = taylor_step();
-        recipe->limit = recipe->step_count = CONTINUE_STEPS;
         recipe->check = 1; /* a matrix takes as many as it needs, whatever the others need */
         recipe->precision = recipe->precision == RECIPE_TF32_EARLY ? RECIPE_F32 : recipe->precision;
         return true;
@@ -269,10 +312,35 @@ void recipe_program(const struct recipe *recipe, double *program)
     }
 }
 
+/* Between two chains the DfI counts the singular values below about SPLIT_LOWER, later on those
+ * that need more of the second. Rounding turns the vectors of such a group within itself, and
+ * where there are more rows than columns out of the space of the others: the more the larger the
+ * group and the smaller its values. */
+static double split_error(const struct recipe *recipe, const double *row)
+{
+    static const struct {
+        uint32_t steps; /* of the second chain */
+        double error;   /* of the factor, were all singular values so small */
+        double others;  /* share of the columns that the DfI of the large ones may be */
+    } groups[] = { { 0, 1.5e-4, 0 }, { 2, 7.5e-4, 0.0175 }, { 3, 2e-3, 0 } };
+    const double free_rows = (double)(recipe->rows - recipe->cols);
+    double sum = 0;
+
+    for (size_t i = 0; i < sizeof(groups) / sizeof(groups[0]); i++) {
+        const double dfi = row[FIRE_K_HISTORY + recipe->split + groups[i].steps];
+        const double count = fmin(fmax(dfi - groups[i].others * recipe->cols, 0), recipe->cols);
+
+        sum += groups[i].error * sqrt(count * (fmax(count - 1, 0) + free_rows));
+    }
+    return sum / recipe->cols;
+}
+
 double recipe_error(const struct recipe *recipe, const double *row)
 {
     double slope = 1, sum = 0;
 
+    if (recipe->split)
+        return split_error(recipe, row);
     for (uint32_t i = 0; i < recipe->limit && i < FIRE_K_HISTORY_MAX; i++) {
         const struct recipe_step *step =
             &recipe->step[i < recipe->step_count ? i : recipe->step_count - 1];

@@ -32,6 +32,7 @@ struct recipe {
     uint32_t step_count; /* for the fused kernel the last repeats */
     uint32_t limit;      /* steps at most; beside the fused kernel, all are listed */
     uint32_t first;      /* steps that were taken before this segment */
+    uint32_t split;      /* where the second of two chains begins; 0: there is one */
     uint32_t check;      /* 0: nothing stops early */
     double target;       /* DfI that stops a matrix */
     double full;
@@ -55,9 +56,10 @@ bool recipe_takes(const struct fire_plan *plan);
 void recipe_make(struct recipe *recipe, const struct fire_plan *plan,
                  enum recipe_precision precision);
 
-/* Whether there is a second segment for matrices that the first did not finish, and which. */
+/* Whether there is a second segment for matrices that the first did not finish, and which. `dfi` is
+ * the largest of theirs. A matrix ends with the same bits whatever the others need. */
 bool recipe_continue(struct recipe *recipe, const struct fire_plan *plan,
-                     const struct recipe *first);
+                     const struct recipe *first, double dfi);
 
 /* The fused kernel's copy: FIRE_K_PROGRAM_DOUBLES. */
 void recipe_program(const struct recipe *recipe, double *program);

@@ -10,3 +10,17 @@ def sanitized():
     cache = BUILD / "CMakeCache.txt"
     return cache.exists() and any(line.startswith("FIRE_SANITIZE") and line.rstrip()[-1] != "="
                                   for line in cache.read_text().splitlines())
+
+
+# FIRED_TEST_DEVICE=emulated: every daemon serves with the CUDA plugin on an emulated GPU
+# (tests/gpu). What it needs of environment and flags; small slots, for memory is emulated too.
+EMULATOR = BUILD / "emulator"
+EMULATED = {"LD_LIBRARY_PATH": str(EMULATOR),
+            "FIRE_EMULATOR_KERNELS": str(EMULATOR / "libfire_kernels_host.so")}
+EMULATED_FLAGS = ("--cuda-slots", "2", "--cuda-slot-bytes", "64MiB")
+DEVICE = os.environ.get("FIRED_TEST_DEVICE", "")
+assert DEVICE in ("", "emulated"), f"FIRED_TEST_DEVICE is emulated, not {DEVICE}"
+
+
+def on_gpu():
+    return DEVICE == "emulated"

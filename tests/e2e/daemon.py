@@ -26,7 +26,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 from grpc_tools import protoc
 
-from build import BUILD
+from build import BUILD, EMULATED, EMULATED_FLAGS, on_gpu
 
 ROOT = Path(__file__).parents[2]
 FIRED = Path(os.environ.get("FIRED_BIN", BUILD / "bin" / "fired"))
@@ -231,9 +231,12 @@ class Daemon:
             self.config = self.folder / "fired.yaml"
             self.config.write_text(config)
             self.command += ["--config", str(self.config)]
+        if on_gpu():
+            self.command += ["--cuda", "require", *EMULATED_FLAGS]
         self.command += map(str, flags)
         self.environment = {key: value for key, value in os.environ.items()
-                            if not key.startswith("FIRED_")} | (environment or {})
+                            if not key.startswith("FIRED_")}
+        self.environment |= (EMULATED if on_gpu() else {}) | (environment or {})
         self.lines, self.changed = [], threading.Condition()
         self.process, self.reader, self._channel = None, None, None
 

@@ -11,17 +11,13 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
 
-from build import BUILD  # noqa: E402
+from build import BUILD, EMULATED, EMULATED_FLAGS as SMALL  # noqa: E402
 from daemon import (WAIT_S, Daemon, fired, firectl, gaussian, health_pb2, load,  # noqa: E402
                     request, rows, save)
 from fire.v1 import monitor_pb2, monitor_pb2_grpc  # noqa: E402
 
-EMULATOR = BUILD / "emulator"
-EMULATED = {"LD_LIBRARY_PATH": str(EMULATOR),
-            "FIRE_EMULATOR_KERNELS": str(EMULATOR / "libfire_kernels_host.so")}
 pytestmark = pytest.mark.skipif(not (BUILD / "lib" / "fired" / "fire_cuda.so").exists(),
                                 reason="no CUDA compiler, so neither plugin nor emulator")
-SMALL = ("--cuda-slots", "2", "--cuda-slot-bytes", "64MiB")
 NO_GPU = EMULATED | {"FIRE_EMULATOR_DEVICES": "0"}
 
 

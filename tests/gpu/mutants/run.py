@@ -2,12 +2,14 @@
 """Plants one bug at a time into a copy of kernels/cuda, builds it, runs the gpu suites on it, and
 tells which bugs were found.
 
-usage: run.py [--build FOLDER] [--jobs N] [--only NAME] [--kind host|kernel] [--check]
+usage: run.py [--build FOLDER] [--jobs N] [--only NAME] [--kind host|kernel] [--resume] [--check]
 
   --build FOLDER  a build of the whole project with the gpu tests (default: build/release)
   --jobs N        how many mutants at once (default: as many as there are processors)
   --only NAME     one mutant; may be repeated
   --kind KIND     only those of host.txt or of kernel.txt
+  --resume        keep what an earlier run found, where the file with the bug is the same as then;
+                  survivors, and whatever ended in an error, are tried anew
   --check         only see that every mutant's text is still there
 
 A host mutant is the plugin with one file compiled anew; a kernel mutant is the plugin as it is, on
@@ -17,6 +19,7 @@ bars; survivors.txt explains the survivors, and one that it does not name is an 
 
 import argparse
 import concurrent.futures
+import hashlib
 import json
 import os
 import pathlib
@@ -34,10 +37,13 @@ SOURCE = ROOT / "kernels" / "cuda"
 BARS = {"host": 0.95, "kernel": 0.90}
 STAGE_SECONDS_MAX = 1800
 IDLE_SECONDS_MAX = 20  # a test that sleeps so long waits for what never comes
+LOOK_SECONDS = 0.1
 # Check's programs, quick ones first; the interpreter sees what a race or a stray read would hide.
 STAGES = {
-    "host": [("kernels", "host"), ("failures", "host"), ("schedules", "host")],
-    "kernel": [("units", "host"), ("units", "ptx"), ("kernels", "host"), ("kernels", "ptx")],
+    "host": [("kernels", "host"), ("failures", "host"), ("schedules", "host"), ("costs", "host"),
+             ("parity", "host")],
+    "kernel": [("units", "host"), ("units", "ptx"), ("kernels", "host"), ("kernels", "ptx"),
+               ("parity", "host")],
 }
 
 
@@ -54,9 +60,16 @@ class Mutant:
         count = path.read_text().count(self.old)
         return None if count == 1 else f"its text stands {count} times in {self.file}"
 
+    def text(self):
+        """The file with the bug."""
+        return (SOURCE / self.file).read_text().replace(self.old, self.new)
+
+    def key(self):
+        """What a finding holds for."""
+        return hashlib.sha256(self.text().encode()).hexdigest()
+
     def plant(self, folder):
-        path = folder / self.file
-        path.write_text(path.read_text().replace(self.old, self.new))
+        (folder / self.file).write_text(self.text())
 
 
 def read_mutants(kind):
@@ -83,16 +96,16 @@ def is_idle(pid):
 
 
 def wait(process):
-    """The exit code; None when it took too long or waits in vain."""
-    start = last_busy = time.monotonic()
+    """The exit code; None when it took too long or waits in vain. Time is counted in looks at it,
+    so that a machine that stood still meanwhile does not count."""
+    looks = idle = 0
     while True:
         try:
-            return process.wait(0.1)
+            return process.wait(LOOK_SECONDS)
         except subprocess.TimeoutExpired:
-            now = time.monotonic()
-            if not is_idle(process.pid):
-                last_busy = now
-            if now - start > STAGE_SECONDS_MAX or now - last_busy > IDLE_SECONDS_MAX:
+            looks += 1
+            idle = idle + 1 if is_idle(process.pid) else 0
+            if max(looks / STAGE_SECONDS_MAX, idle / IDLE_SECONDS_MAX) > 1 / LOOK_SECONDS:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
                 return None
@@ -184,12 +197,14 @@ class Build:
                 return None
         return library, ptx
 
+    def program(self, name):
+        return self.folder / "tests" / f"test_gpu_{name}"
+
     def stage(self, name, runner, plugin, library, ptx, log):
         kernels = library if runner == "host" else self.folder / "lib" / "libfire_ptx.so"
         env = dict(os.environ, LD_LIBRARY_PATH=str(self.emulator), FIRE_PLUGIN=str(plugin),
                    FIRE_EMULATOR_KERNELS=str(kernels), FIRE_PTX=str(ptx), CK_DEFAULT_TIMEOUT="600")
-        program = self.folder / "tests" / f"test_gpu_{name}"
-        return run([str(program)], self.folder, log, env)
+        return run([str(self.program(name))], self.folder, log, env)
 
 
 def run_stages(build, kind, plugin, library, ptx, log):
@@ -261,12 +276,55 @@ def report(results, explained, seconds):
     return bad
 
 
+def check_unchanged(build, kind, folder, resume):
+    """The plugin without a bug must pass; with resume, once for the same files."""
+    library = build.emulator / "libfire_kernels_host.so"
+    ptx = build.folder / "kernels" / "cuda" / "fire_kernels.ptx"
+    files = [build.plugin, library, ptx] + [build.program(name) for name, _ in STAGES[kind]]
+    key = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+    passed = folder / f"unchanged-{kind}.key"
+    if resume and passed.is_file() and passed.read_text() == key:
+        return
+    log = folder / f"unchanged-{kind}.txt"
+    log.unlink(missing_ok=True)
+    finding = run_stages(build, kind, build.plugin, library, ptx, log)
+    if finding:
+        sys.exit(f"the unchanged plugin fails {finding}, see {log}")
+    passed.write_text(key)
+
+
+def run_all(build, mutants, folder, jobs, resume):
+    """Pairs of mutant and result. What is known is written after each, for resume."""
+    path = folder / "results.json"
+    known = json.loads(path.read_text()) if resume and path.is_file() else {}
+
+    def is_found(mutant):
+        old = known.get(mutant.name, {})
+        return old.get("outcome") == "found" and old.get("key") == mutant.key()
+
+    results = [(m, ("found", known[m.name]["by"])) for m in mutants if is_found(m)]
+    if results:
+        print(f"{len(results)} of {len(mutants)} are known from an earlier run", flush=True)
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        waiting = {pool.submit(try_mutant, build, m, folder): m for m in mutants if not is_found(m)}
+        for done in concurrent.futures.as_completed(waiting):
+            mutant, result = waiting[done], done.result()
+            results.append((mutant, result))
+            known[mutant.name] = {"kind": mutant.kind, "outcome": result[0], "by": result[1],
+                                  "key": mutant.key()}
+            path.write_text(json.dumps(known, indent=1))
+            print(f"{len(results)}/{len(mutants)} {result[0]:8} {mutant.name}: {result[1]}",
+                  flush=True)
+    return results
+
+
 def main():
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("--build", default=str(ROOT / "build" / "release"))
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--kind", choices=sorted(BARS))
+    parser.add_argument("--resume", action="store_true")
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
 
@@ -290,26 +348,11 @@ def main():
     folder.mkdir(exist_ok=True)
     start = time.monotonic()
     for kind in sorted({m.kind for m in mutants}):
-        log = folder / f"unchanged-{kind}.txt"
-        log.unlink(missing_ok=True)
-        finding = run_stages(build, kind, build.plugin,
-                             build.emulator / "libfire_kernels_host.so",
-                             build.folder / "kernels" / "cuda" / "fire_kernels.ptx", log)
-        if finding:
-            sys.exit(f"the unchanged plugin fails {finding}, see {log}")
+        check_unchanged(build, kind, folder, arguments.resume)
         print(f"the unchanged plugin passes all {kind} stages "
               f"({time.monotonic() - start:.0f} s)", flush=True)
-    results = []
-    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-        waiting = {pool.submit(try_mutant, build, m, folder): m for m in mutants}
-        for done in concurrent.futures.as_completed(waiting):
-            mutant, result = waiting[done], done.result()
-            results.append((mutant, result))
-            print(f"{len(results)}/{len(mutants)} {result[0]:8} {mutant.name}: {result[1]}",
-                  flush=True)
+    results = run_all(build, mutants, folder, arguments.jobs, arguments.resume)
     results.sort(key=lambda pair: names.index(pair[0].name))
-    (folder / "results.json").write_text(json.dumps(
-        {m.name: {"kind": m.kind, "outcome": r[0], "by": r[1]} for m, r in results}, indent=1))
     sys.exit(1 if report(results, read_survivors(), time.monotonic() - start) else 0)
 
 
