@@ -104,6 +104,22 @@ def load(path):
             for name, entry in header.items()}
 
 
+# How far a GPU may be from the local core, relative to the norm; it adds up in another order.
+GPU_DISTANCE = {"F32": 2e-5, "F16": 2e-3, "BF16": 1.6e-2}
+
+
+def same_tensor(data, want):
+    """`data` is what the local core makes: to the bit on the CPU, within a tolerance on a GPU."""
+    if not on_gpu() or want.dtype not in GPU_DISTANCE:
+        assert data == want.data
+        return
+    got = want._replace(data=bytes(data)).array().astype("f8")
+    reference = want.array().astype("f8")
+    assert len(data) == len(want.data)
+    distance = np.linalg.norm(got - reference)
+    assert distance <= GPU_DISTANCE[want.dtype] * np.linalg.norm(reference)
+
+
 def header(name, one, options=None, **fields):
     """The TensorHeader of a tensor."""
     made = tensor_pb2.TensorHeader(name=name, shape=one.shape, dtype=DTYPES[one.dtype][1], **fields)

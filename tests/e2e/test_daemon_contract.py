@@ -1,12 +1,14 @@
 """Every method of the contract, called by another implementation of gRPC. The same bytes in give
-the same bytes out as firectl --local, whatever way they travel."""
+the same bytes out as firectl --local, whatever way they travel. (On an emulated GPU: nearly the
+same; see FIRED_TEST_DEVICE in the README.)"""
 
 import threading
 
 import numpy as np
 import pytest
+from build import on_gpu
 from daemon import (WAIT_S, Feed, admin_pb2, begin, chunks, collect, daemon, firectl, gaussian,
-                    header, load, local, reinit_pb2, request, rows, save, set_header,
+                    header, load, local, reinit_pb2, request, rows, same_tensor, save, set_header,
                     stream_messages, tensor, tensor_pb2)
 
 assert daemon  # a fixture, found by its name
@@ -41,18 +43,21 @@ def flags_of(options):
 def same_result(result, row):
     """An answer says what a row of firectl --json says."""
     assert result.action == tensor_pb2.TENSOR_ACTION_PROJECTED and row["action"] == "projected"
-    for key in ("method", "path", "steps", "converged", "rank", "rank_defect"):
+    exact = () if on_gpu() else ("method", "path", "steps")
+    for key in (*exact, "converged", "rank", "rank_defect"):
         assert getattr(result, key) == row[key], key
     assert result.matrices == row.get("matrices", 1)
     same_numbers(result, row)
 
 
 def same_numbers(result, row):
-    """Statistics equal to the last digit that JSON shows; what is unknown is absent in both."""
+    """Statistics equal to the last digit that JSON shows, on a GPU to what its sums differ by; what
+    is unknown is absent in both."""
+    near = {"rel": 1e-2, "abs": 1e-5} if on_gpu() else {"rel": 1e-9, "abs": 1e-300}
     numbers = {key: value for key, value in row.items()
                if isinstance(value, float) and key not in TIMES}
     got = {key: value for key, value in result.statistics.items() if key not in TIMES}
-    assert numbers and got == {key: pytest.approx(value, rel=1e-9, abs=1e-300)
+    assert numbers and got == {key: pytest.approx(value, **near)
                                for key, value in numbers.items()}
 
 
@@ -64,7 +69,7 @@ def test_a_tensor_comes_back_as_the_local_core_makes_it(daemon, tmp_path, name):
     answer = daemon.reinit.Reinit(request([(header(name, weight, kind=kind), weight)], options),
                                   timeout=WAIT_S)
     result = answer.results[0]
-    assert answer.data[0] == want[name].data
+    same_tensor(answer.data[0], want[name])
     assert (result.name, result.preset) == (name, "fire")
     assert result.role == tensor_pb2.TENSOR_ROLE_WEIGHT and not result.HasField("error")
     same_result(result.result, lines[name])
@@ -82,7 +87,9 @@ def test_a_set_is_answered_in_its_order(daemon, tmp_path):
             for name, one in tensors.items()]
     answer = daemon.reinit.Reinit(request(sent, {"scale": "one"}), timeout=WAIT_S)
     assert [one.name for one in answer.results] == list(tensors)
-    assert [bytes(one) for one in answer.data] == [want[name].data for name in tensors]
+    assert len(answer.data) == len(tensors)
+    for name, data in zip(tensors, answer.data):
+        same_tensor(data, want[name])
     for one in answer.results:
         same_result(one.result, lines[one.name])
 
@@ -94,7 +101,9 @@ def test_presets_by_set_and_by_tensor(daemon, tmp_path):
     sent = [(header("a", weight), weight), (header("b", weight, preset="fire"), weight)]
     answer = daemon.reinit.Reinit(request(sent, preset="official-gpt"), timeout=WAIT_S)
     assert [one.preset for one in answer.results] == ["official-gpt", "fire"]
-    assert list(answer.data) == [muon["w"].data, fire["w"].data]
+    same_tensor(answer.data[0], muon["w"])
+    same_tensor(answer.data[1], fire["w"])
+    assert len(answer.data) == 2
     assert muon["w"].data != fire["w"].data
 
 
@@ -110,7 +119,7 @@ def test_how_much_is_measured_is_asked_for(daemon, tmp_path):
     none = daemon.reinit.Reinit(
         request({"w": weight}, statistics=tensor_pb2.STATISTICS_LEVEL_NONE), timeout=WAIT_S)
     assert "dfi_before" not in none.results[0].result.statistics
-    assert none.data[0] == full.data[0]
+    same_tensor(none.data[0], weight._replace(data=full.data[0]))  # the spectrum is the CPU's
 
 
 def test_each_matrix_is_reported_when_asked_for(daemon, tmp_path):
@@ -118,7 +127,7 @@ def test_each_matrix_is_reported_when_asked_for(daemon, tmp_path):
     want, lines = local(tmp_path, {"w": stack}, "--set", "stack=1", "--per-matrix")
     answer = daemon.reinit.Reinit(request({"w": stack}, {"stack": "1"}, per_matrix=True),
                                   timeout=WAIT_S)
-    assert answer.data[0] == want["w"].data
+    same_tensor(answer.data[0], want["w"])
     assert len(answer.results[0].per_matrix) == 5
     for result, row in zip(answer.results[0].per_matrix, lines["w"]["per_matrix"]):
         same_numbers(result, row)
@@ -147,12 +156,12 @@ def test_state_follows_the_policy(daemon, tmp_path, policy):
     answer = daemon.reinit.Reinit(request(sent, {"state_policy": policy}), timeout=WAIT_S)
     for one, data in zip(answer.results, answer.data):
         if one.name == "fc":
-            assert data == want["fc"].data
+            same_tensor(data, want["fc"])
             continue
         assert one.role == tensor_pb2.TENSOR_ROLE_STATE and one.parameter == "fc"
         assert one.result.action == tensor_pb2.TENSOR_ACTION_STATE
         assert one.state == policy
-        assert data == want_state[one.name].data, one.slot
+        same_tensor(data, want_state[one.name])
     assert [one.name for one in answer.results] == [about.name for about, _ in sent]
 
 
@@ -168,7 +177,7 @@ def test_state_travels_through_a_stream(daemon, tmp_path):
     for number, (about, _) in enumerate(sent, 1):
         (result, data), = got[number]
         assert result.name == about.name
-        assert data == (want["fc"] if about.name == "fc" else want_state[about.name]).data
+        same_tensor(data, want["fc"] if about.name == "fc" else want_state[about.name])
 
 
 def test_dormant_ratios_from_activations_means_and_gradients(daemon, tmp_path):
@@ -388,7 +397,8 @@ def test_status_tells_what_was_done(daemon):
     assert after.calls_total > before.calls_total
     assert after.devices[0].matrices == before.devices[0].matrices + 1
     assert after.devices[0].busy_seconds > before.devices[0].busy_seconds
-    assert after.devices[0].backend == "cpu" and after.devices[0].in_service
+    assert after.devices[0].backend == ("cuda" if on_gpu() else "cpu")
+    assert after.devices[0].in_service
     assert after.devices[0].threads >= 1 and after.devices[0].path
     alice, = [one for one in after.tenants if one.name == "alice"]
     assert alice.calls_total >= 1 and alice.device_seconds > 0 and alice.bytes_in_flight == 0
@@ -429,8 +439,12 @@ def test_firectl_through_the_daemon_writes_what_it_writes_alone(daemon, tmp_path
     want, lines = local(tmp_path, tensors)
     done = firectl("reinit", tmp_path / "in.safetensors", "-o", tmp_path / "remote.safetensors",
                    "--addr", daemon.address, "--json", "--arch", "none")
-    assert load(tmp_path / "remote.safetensors") == want
+    got = load(tmp_path / "remote.safetensors")
+    assert [(name, one.dtype, one.shape) for name, one in got.items()] == [
+        (name, one.dtype, one.shape) for name, one in want.items()]
+    for name, one in got.items():
+        same_tensor(one.data, want[name])
     for name, row in rows(done).items():
         assert row["action"] == lines[name]["action"]
-        for key in ("dfi_before", "dfi_after", "sfe", "method", "path"):
+        for key in () if on_gpu() else ("dfi_before", "dfi_after", "sfe", "method", "path"):
             assert row.get(key) == lines[name].get(key), key

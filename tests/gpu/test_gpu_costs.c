@@ -11,7 +11,7 @@
 #define CALLS_MAX      3u
 #define SUBMITS        6u
 #define STREAM_BATCHES 8u
-#define TRIES_MAX      6u
+#define TRIES_MAX      40u
 #define BUSY_SHARE     0.9
 #define FLOPS_SHARE    0.4
 #define DFI_MOST       1e-6

@@ -40,8 +40,8 @@ IDLE_SECONDS_MAX = 20  # a test that sleeps so long waits for what never comes
 LOOK_SECONDS = 0.1
 # Check's programs, quick ones first; the interpreter sees what a race or a stray read would hide.
 STAGES = {
-    "host": [("kernels", "host"), ("failures", "host"), ("schedules", "host"), ("costs", "host"),
-             ("parity", "host")],
+    "host": [("kernels", "host"), ("schedules", "host"), ("failures", "host"), ("parity", "host"),
+             ("costs", "host")],
     "kernel": [("units", "host"), ("units", "ptx"), ("kernels", "host"), ("kernels", "ptx"),
                ("parity", "host")],
 }
@@ -95,20 +95,24 @@ def is_idle(pid):
     return all(state == "S" for state in states)
 
 
-def wait(process):
-    """The exit code; None when it took too long or waits in vain. Time is counted in looks at it,
-    so that a machine that stood still meanwhile does not count."""
+def wait(process, log):
+    """The exit code, 1 as soon as the log tells of a test that failed; None when it took too long
+    or waits in vain. Time is counted in looks at it, so that a machine that stood still meanwhile
+    does not count."""
     looks = idle = 0
+    start = log.stat().st_size
     while True:
         try:
             return process.wait(LOOK_SECONDS)
         except subprocess.TimeoutExpired:
             looks += 1
             idle = idle + 1 if is_idle(process.pid) else 0
-            if max(looks / STAGE_SECONDS_MAX, idle / IDLE_SECONDS_MAX) > 1 / LOOK_SECONDS:
+            failed = b"\nnot ok " in log.read_bytes()[start:]
+            if failed or max(looks / STAGE_SECONDS_MAX,
+                             idle / IDLE_SECONDS_MAX) > 1 / LOOK_SECONDS:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-                return None
+                return 1 if failed else None
 
 
 def run(command, folder, log, env=None):
@@ -120,7 +124,7 @@ def run(command, folder, log, env=None):
                                    stdin=subprocess.DEVNULL, env=env, start_new_session=True,
                                    shell=isinstance(command, str))
         # The compiler works in children of the shell.
-        return wait(process) if env else process.wait()
+        return wait(process, log) if env else process.wait()
 
 
 class Build:
@@ -203,7 +207,8 @@ class Build:
     def stage(self, name, runner, plugin, library, ptx, log):
         kernels = library if runner == "host" else self.folder / "lib" / "libfire_ptx.so"
         env = dict(os.environ, LD_LIBRARY_PATH=str(self.emulator), FIRE_PLUGIN=str(plugin),
-                   FIRE_EMULATOR_KERNELS=str(kernels), FIRE_PTX=str(ptx), CK_DEFAULT_TIMEOUT="600")
+                   FIRE_EMULATOR_KERNELS=str(kernels), FIRE_PTX=str(ptx), CK_DEFAULT_TIMEOUT="600",
+                   CK_TAP_LOG_FILE_NAME="-")  # each test as it ends, on standard output
         return run([str(self.program(name))], self.folder, log, env)
 
 
@@ -343,6 +348,9 @@ def main():
         return
     mutants = [m for m in mutants if (not arguments.only or m.name in arguments.only) and
                (not arguments.kind or m.kind == arguments.kind)]
+    # Kinds in turn, so that a run that is cut short tells of both.
+    place = {kind: [m for m in mutants if m.kind == kind] for kind in BARS}
+    mutants.sort(key=lambda m: place[m.kind].index(m) / len(place[m.kind]))
     build = Build(arguments.build)
     folder = build.folder / "mutants"
     folder.mkdir(exist_ok=True)
