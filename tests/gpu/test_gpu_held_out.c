@@ -1,5 +1,5 @@
 /* The accuracy promise of the GPU on matrices that nobody tuned for. The constants of recipe.c were
- * fitted on the Gaussian seeds and the shapes of the other tests; these seeds, spectra and sizes are
+ * fitted on the Gaussian seeds and shapes of the other tests; these seeds, spectra and sizes are
  * kept out of that. When a case fails, the constants are wrong, not the seed.
  *
  * What the plugin hands to its CPU core is judged by the same bars. So that the chain itself is
