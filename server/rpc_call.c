@@ -39,8 +39,9 @@
 #define SMALL_IDLE_MS          5000u
 #define SMALL_IDLE_DRAINING_MS 250u
 #define SMALL_AWAITED_MAX      1024u
-#define AWAITED_PART           2u /* of the message budget, for one tenant */
-#define AWAITED_STREAM_PART    4u /* of that, for streams alone */
+#define REFUSALS_A_TURN        16u /* of the loop, among calls that waited to be read */
+#define AWAITED_PART           2u  /* of the message budget, for one tenant */
+#define AWAITED_STREAM_PART    4u  /* of that, for streams alone */
 
 struct rpc_call {
     struct rpc_server *rpc;
@@ -748,15 +749,22 @@ static void receive_start(struct rpc_call *call, uint64_t bytes_max)
     receive_clock_start(call);
 }
 
-/* A message has come: calls of its tenant that wait are read now, as far as there is room. */
+/* A message has come: calls of its tenant that wait are read now, as far as there is room. Those
+ * for which there is none are refused, some in each turn of the loop: thousands at once would keep
+ * it from giving the device its next batch. */
 static void waiting_go_on(struct tenant *tenant)
 {
     struct rpc_call *call;
+    uint32_t refused = 0;
 
     while ((call = tenant->first_waiting) != NULL &&
            awaited_has_room(call, call->receive_bytes_max)) {
         struct fire_error error;
 
+        if (refused == REFUSALS_A_TURN) {
+            rpc_server_resume(call->rpc, tenant);
+            return;
+        }
         waiting_remove(call);
         if (reservation_make(call, call->receive_bytes_max, &error) == FIRE_OK) {
             receive_start(call, call->receive_bytes_max);
@@ -764,10 +772,16 @@ static void waiting_go_on(struct tenant *tenant)
             const struct rpc_failure failure = { .reason = rpc_reason(FIRE_BUSY),
                                                  .retry_ms = rpc_retry_ms(call->server) };
 
+            refused++;
             refusal_count(call, failure.reason, error.message);
             call_end(call, FIRE_CANCELLED, &error, &failure);
         }
     }
+}
+
+void rpc_calls_resume(struct tenant *tenant)
+{
+    waiting_go_on(tenant);
 }
 
 static void on_receive(struct rpc_tag *tag, bool ok)

@@ -36,6 +36,10 @@ void rpc_call_accept(struct rpc_server *rpc, const struct rpc_arrival *arrival);
  * below. */
 void rpc_calls_drain(struct rpc_call *calls);
 
+/* rpc_call.c: the calls of a tenant that wait to be read, where rpc_server_resume() was asked to go
+ * on with them. */
+void rpc_calls_resume(struct tenant *tenant);
+
 /* rpc_admit.c: whether a call may begin. On FIRE_OK `tenant` is set and nothing is counted yet;
  * else `failure` and `error` say why. `tenant` may be set in that case too: it is whom to count the
  * refusal for. */
@@ -76,6 +80,8 @@ void rpc_server_call_admitted(struct rpc_server *rpc);
 void rpc_server_call_gone(struct rpc_server *rpc, bool admitted);
 /* Whether one more warning may be logged now, and how many were not since the last one. */
 bool rpc_server_may_warn(struct rpc_server *rpc, uint64_t *suppressed);
+/* Calls rpc_calls_resume() in the next turn of the loop. */
+void rpc_server_resume(struct rpc_server *rpc, struct tenant *tenant);
 /* The rpc_server of a call. */
 struct rpc_server *rpc_call_rpc(struct rpc_call *call);
 

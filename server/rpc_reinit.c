@@ -29,6 +29,7 @@
 #define FEED_BYTES_MIN     (1u << 20)    /* for one worker, of what several feed */
 #define FEED_WORKERS_MAX   4u
 #define FEED_VIEWS_MAX     256u /* of a set that is laid out on the loop */
+#define TOO_LATE_REASON    "DEADLINE_CANNOT_BE_MET"
 
 /* A worker's share of feeding a large set. */
 struct feed_share {
@@ -377,16 +378,24 @@ static bool feed_shared(struct reinit *reinit)
     return true;
 }
 
+/* Before the deadline; infinite when there is none. */
+static double seconds_left(const struct rpc_call *call)
+{
+    const uint64_t now = clock_now_ns();
+    const uint64_t deadline = rpc_call_deadline_ns(call);
+
+    if (deadline == CLOCK_NEVER_NS)
+        return HUGE_VAL;
+    return deadline > now ? (double)(deadline - now) / CLOCK_NS_PER_S : 0.0;
+}
+
 static enum fire_status check_deadline(struct reinit *reinit)
 {
     struct rpc_call *call = reinit->call;
     struct scheduler *scheduler = rpc_call_server(call)->scheduler;
-    const uint64_t now = clock_now_ns();
-    const uint64_t deadline = rpc_call_deadline_ns(call);
-    double wait_s = 0, own_s = 0, left_s;
+    const double left_s = seconds_left(call);
+    double wait_s = 0, own_s = 0;
 
-    if (deadline == CLOCK_NEVER_NS)
-        return FIRE_OK;
     for (size_t i = 0; i < reinit->set.tensor_count; i++) {
         double wait, own;
 
@@ -394,7 +403,6 @@ static enum fire_status check_deadline(struct reinit *reinit)
         wait_s = fmax(wait_s, wait);
         own_s += own;
     }
-    left_s = deadline > now ? (double)(deadline - now) / CLOCK_NS_PER_S : 0.0;
     if (wait_s + own_s <= left_s)
         return FIRE_OK;
     return fire_fail(&reinit->error, FIRE_TOO_LATE, NULL,
@@ -461,7 +469,7 @@ static void after_decode(struct reinit *reinit)
     if (reinit->status == FIRE_OK) {
         reinit->status = check_deadline(reinit);
         if (reinit->status != FIRE_OK)
-            reason = "DEADLINE_CANNOT_BE_MET";
+            reason = TOO_LATE_REASON;
     }
     if (reinit->status == FIRE_OK)
         reinit->status = reserve(reinit);
@@ -477,6 +485,21 @@ static void after_decode(struct reinit *reinit)
 
 /* --- the call --------------------------------------------------------------------------------- */
 
+/* What waits already may take longer than this call has: then its message need not be read. */
+static enum fire_status check_wait(struct reinit *reinit)
+{
+    struct rpc_call *call = reinit->call;
+    const double wait_s = scheduler_wait_s(rpc_call_server(call)->scheduler, rpc_call_tenant(call));
+    const double left_s = seconds_left(call);
+
+    if (wait_s <= left_s)
+        return FIRE_OK;
+    return fire_fail(&reinit->error, FIRE_TOO_LATE, NULL,
+                     "what waits will take about %.3g s, but only %.3g s are left before the "
+                     "deadline; allow more time",
+                     wait_s, left_s);
+}
+
 static void on_start(struct rpc_call *call)
 {
     struct reinit *reinit = rpc_call_state(call);
@@ -484,6 +507,11 @@ static void on_start(struct rpc_call *call)
     enum fire_status status;
 
     reinit->call = call;
+    status = check_wait(reinit);
+    if (status != FIRE_OK) {
+        fail(reinit, status, &reinit->error, TOO_LATE_REASON);
+        return;
+    }
     status = rpc_call_receive(call, bytes_max, &reinit->error);
     if (status != FIRE_OK)
         fail(reinit, status, &reinit->error, NULL);

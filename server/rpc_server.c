@@ -35,7 +35,7 @@
 
 #define SLOTS_PER_METHOD     64u
 #define EVENTS_MAX           4096u /* in the ring */
-#define EVENTS_PER_TURN      128u
+#define EVENTS_PER_TURN      32u
 #define WARNINGS_PER_S       10u
 #define PATH_BYTES           256u
 #define HEADER_BYTES         (1u << 20) /* of a message beside its tensors */
@@ -94,6 +94,7 @@ struct rpc_server {
     uint64_t last_id;
     struct rpc_health health;
     struct rpc_call *first_call;
+    struct tenant *resuming; /* rpc_calls_resume() is to be called */
 
     uv_async_t wake;
     uv_timer_t limit;
@@ -229,6 +230,31 @@ static void pump_run(void *data)
     }
 }
 
+void rpc_server_resume(struct rpc_server *rpc, struct tenant *tenant)
+{
+    if (tenant->resuming)
+        return;
+    tenant->resuming = true;
+    tenant->next_resuming = rpc->resuming;
+    rpc->resuming = tenant;
+    uv_async_send(&rpc->wake);
+}
+
+/* Those that ask for it again are in the list of the next turn. */
+static void resume_all(struct rpc_server *rpc)
+{
+    struct tenant *tenant = rpc->resuming;
+
+    rpc->resuming = NULL;
+    while (tenant) {
+        struct tenant *next = tenant->next_resuming;
+
+        tenant->resuming = false;
+        rpc_calls_resume(tenant);
+        tenant = next;
+    }
+}
+
 static void on_wake(uv_async_t *wake)
 {
     struct rpc_server *rpc = wake->data;
@@ -255,6 +281,7 @@ static void on_wake(uv_async_t *wake)
 
         tag->run(tag, events[i].ok);
     }
+    resume_all(rpc);
 }
 
 /* --- drained and closed --- */

@@ -536,27 +536,40 @@ static double least_backlog_s(const struct scheduler *scheduler, uint32_t *devic
     return *devices ? least : 0;
 }
 
-double scheduler_estimate_s(struct scheduler *scheduler, const struct tenant *tenant,
-                            const struct fire_plan *plan, uint32_t matrix_count)
+/* Until work of a tenant that takes `own_s` is done; there is a device in service. */
+static double done_in_s(const struct scheduler *scheduler, const struct tenant *tenant,
+                        double own_s)
 {
-    const struct bucket *bucket = buckets_lookup(scheduler->buckets, plan);
-    struct device *device = first_in_service(scheduler);
     double weights = tenant->active ? 0 : tenant_weight(tenant);
-    double own_s, ahead_s;
+    double ahead_s;
     uint32_t devices;
     const double backlog_s = least_backlog_s(scheduler, &devices);
 
-    if (!device)
-        return HUGE_VAL;
-    own_s = bucket && bucket->efficient_size
-                ? bucket_seconds(bucket, matrix_count)
-                : cost_seconds(device_cost(device), plan, matrix_count);
     for (uint32_t i = 0; i < scheduler->active_count; i++)
         weights += tenant_weight(scheduler->active[i]);
     /* While its own work is done, the others get theirs by weight, as far as they have any. */
     ahead_s = fmin(scheduler->buckets->waiting_s,
                    (tenant->waiting_seconds + own_s) * weights / tenant_weight(tenant) - own_s);
     return backlog_s + (fmax(ahead_s, 0) + own_s) / devices;
+}
+
+double scheduler_estimate_s(struct scheduler *scheduler, const struct tenant *tenant,
+                            const struct fire_plan *plan, uint32_t matrix_count)
+{
+    const struct bucket *bucket = buckets_lookup(scheduler->buckets, plan);
+    struct device *device = first_in_service(scheduler);
+
+    if (!device)
+        return HUGE_VAL;
+    return done_in_s(scheduler, tenant,
+                     bucket && bucket->efficient_size
+                         ? bucket_seconds(bucket, matrix_count)
+                         : cost_seconds(device_cost(device), plan, matrix_count));
+}
+
+double scheduler_wait_s(const struct scheduler *scheduler, const struct tenant *tenant)
+{
+    return first_in_service(scheduler) ? done_in_s(scheduler, tenant, 0) : 0;
 }
 
 uint32_t scheduler_retry_ms(const struct scheduler *scheduler)

@@ -61,6 +61,9 @@ void scheduler_release(struct scheduler *scheduler);
  * with the devices, the tenant's fair part of what waits, and their own time. */
 double scheduler_estimate_s(struct scheduler *scheduler, const struct tenant *tenant,
                             const struct fire_plan *plan, uint32_t matrix_count);
+/* The same for work that takes no time: whatever the tenant submits now waits so long. 0 when no
+ * device is in service: submitting will say so. */
+double scheduler_wait_s(const struct scheduler *scheduler, const struct tenant *tenant);
 /* A sensible time to try again, from the backlog: what RetryInfo says. */
 uint32_t scheduler_retry_ms(const struct scheduler *scheduler);
 

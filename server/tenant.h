@@ -31,6 +31,8 @@ struct tenant {
     uint64_t bytes_awaited; /* the part of them that is reserved for messages still to come */
     struct rpc_call *first_waiting; /* rpc_call's: calls that will be read when others have been */
     struct rpc_call *last_waiting;
+    struct tenant *next_resuming; /* rpc_server's: whose calls go on in the next turn */
+    bool resuming;
     uint32_t streams;
     uint32_t calls;
     uint64_t calls_total;

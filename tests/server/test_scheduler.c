@@ -745,13 +745,14 @@ START_TEST(estimates_grow_with_what_waits)
     struct bucket_info infos[4];
     struct work *large, *works[20];
     struct fire_plan plan;
-    double empty, busy, full;
+    double empty, busy, full, wait;
 
     open_usual();
     plan_make(&plan, 512, 512, NULL);
     empty = scheduler_estimate_s(world.scheduler, world.tenant[1], &plan, 1);
     ck_assert_double_gt(empty, 0);
     ck_assert_double_gt(scheduler_estimate_s(world.scheduler, world.tenant[1], &plan, 50), empty);
+    ck_assert_double_eq(scheduler_wait_s(world.scheduler, world.tenant[1]), 0);
     for (uint32_t i = 0; i < 20; i++)
         works[i] = make(512, 512, 1, i, 0);
     large = occupy();
@@ -761,6 +762,10 @@ START_TEST(estimates_grow_with_what_waits)
         submit(works[i]);
     full = scheduler_estimate_s(world.scheduler, world.tenant[0], &plan, 1);
     ck_assert_double_gt(full, busy);
+    wait = scheduler_wait_s(world.scheduler, world.tenant[0]);
+    ck_assert_double_gt(wait, 0);
+    ck_assert_double_lt(wait, full);
+    ck_assert_double_lt(scheduler_wait_s(world.scheduler, world.tenant[1]), wait);
     /* Another tenant waits for its fair part of that only. */
     ck_assert_double_lt(scheduler_estimate_s(world.scheduler, world.tenant[1], &plan, 1), full);
     ck_assert_uint_eq(scheduler_buckets(world.scheduler, infos, 4), 2);
