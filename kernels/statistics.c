@@ -32,6 +32,11 @@
 #define ZERO_SCORE  1e-8 /* what "isclose to 0" means */
 
 #define INLINE static inline __attribute__((always_inline))
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 4")
+#endif
 
 /* Four lanes at a time, two of them a round: what fits the registers compilers handle well. They go
  * by address because passing them by value would depend on the instruction set. */
@@ -103,38 +108,70 @@ INLINE double squares_above_body(const struct fire_gram *gram, bool wide)
     return quad_sum(&sum0, &sum1) + tail;
 }
 
-/* y = G v, reading each g_ij of the upper triangle once: for row i and, mirrored, for row j. */
-INLINE void multiply_body(const struct fire_gram *gram, bool wide, const double *v, double *y)
+#define STRIP 4u /* rows of G that share a pass over v and y */
+
+/* Row i of G from the diagonal to column `end`: its part of y = G v. */
+INLINE void multiply_row(const struct fire_gram *gram, bool wide, size_t i, size_t end,
+                         const double *v, double *y)
+{
+    const size_t row = i * gram->stride;
+    double sum = element(gram->data, wide, row + i) * v[i];
+
+    for (size_t j = i + 1; j < end; j++) {
+        const double entry = element(gram->data, wide, row + j);
+        sum += entry * v[j];
+        y[j] += entry * v[i];
+    }
+    y[i] += sum;
+}
+
+/* STRIP rows from row i on, columns [j, size). */
+INLINE void multiply_strip(const struct fire_gram *gram, bool wide, size_t i, size_t j,
+                           const double *v, double *y)
 {
     const void *const data = gram->data;
     const size_t size = gram->size;
+    quad sum[STRIP] = { { 0 } };
+    double tail[STRIP] = { 0 };
+
+    for (; j + 4 <= size; j += 4) {
+        quad g, vj, yj;
+
+        quad_load(&vj, v, true, j);
+        quad_load(&yj, y, true, j);
+        UNROLL
+        for (size_t r = 0; r < STRIP; r++) {
+            quad_load(&g, data, wide, (i + r) * gram->stride + j);
+            sum[r] += g * vj;
+            yj += g * v[i + r];
+        }
+        memcpy(y + j, &yj, sizeof(yj));
+    }
+    for (; j < size; j++) {
+        for (size_t r = 0; r < STRIP; r++) {
+            const double entry = element(data, wide, (i + r) * gram->stride + j);
+            tail[r] += entry * v[j];
+            y[j] += entry * v[i + r];
+        }
+    }
+    for (size_t r = 0; r < STRIP; r++)
+        y[i + r] += (sum[r][0] + sum[r][1]) + (sum[r][2] + sum[r][3]) + tail[r];
+}
+
+/* y = G v, reading each g_ij of the upper triangle once: for row i and, mirrored, for row j. */
+INLINE void multiply_body(const struct fire_gram *gram, bool wide, const double *v, double *y)
+{
+    const size_t size = gram->size;
+    size_t i = 0;
 
     memset(y, 0, size * sizeof(*y));
-    for (size_t i = 0; i < size; i++) {
-        const size_t row = i * gram->stride;
-        const double vi = v[i];
-        quad sum0 = { 0 };
-        quad sum1 = { 0 };
-        quad g0, g1, v0, v1;
-        double tail = element(data, wide, row + i) * vi;
-        size_t j = i + 1;
-
-        for (; j + LANES <= size; j += LANES) {
-            quad_load(&g0, data, wide, row + j);
-            quad_load(&g1, data, wide, row + j + 4);
-            quad_load(&v0, v, true, j);
-            quad_load(&v1, v, true, j + 4);
-            sum0 += g0 * v0;
-            sum1 += g1 * v1;
-            quad_add(y + j, &g0, &g1, vi);
-        }
-        for (; j < size; j++) {
-            const double entry = element(data, wide, row + j);
-            tail += entry * v[j];
-            y[j] += entry * vi;
-        }
-        y[i] += quad_sum(&sum0, &sum1) + tail;
+    for (; i + STRIP <= size; i += STRIP) {
+        for (size_t r = 0; r < STRIP; r++) /* the triangle on the diagonal */
+            multiply_row(gram, wide, i + r, i + STRIP, v, y);
+        multiply_strip(gram, wide, i, i + STRIP, v, y);
     }
+    for (; i < size; i++)
+        multiply_row(gram, wide, i, size, v, y);
 }
 
 INLINE double dot_body(const double *x, const double *y, size_t count)
