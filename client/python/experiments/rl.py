@@ -16,10 +16,10 @@ from . import diagnostics, images, methods
 from .harness import Experiment, main
 from .models import QNetwork, seeded
 
-GAME, STEPS = "breakout", {"full": 30_000, "quick": 6_000, "tiny": 200}
+GAME, STEPS = "breakout", {"full": 8_000, "quick": 4_000, "tiny": 200}
 BUFFER, BATCH, RATE, GAMMA = 30_000, 32, 5e-4, 0.99
 LEARN_FROM, TRAIN_EVERY, TARGET_EVERY = 100, 2, 1_000
-EPSILON_END, EPSILON_STEPS = 0.1, 10_000
+EPSILON_END, EPSILON_STEPS = 0.1, 3_000
 CHANNELS, ACTIONS = 4, 6
 
 
@@ -146,7 +146,7 @@ def run_one(method: str, seed: int, size: str) -> dict[str, float]:
 
 EXPERIMENT = Experiment(
     name="rl",
-    about="DQN on MinAtar Breakout, Adam 5e-4, 30,000 frames, a training step every second; one "
+    about="DQN on MinAtar Breakout, Adam 5e-4, 8,000 frames, a training step every second; one "
     "intervention at half time, then the target network is copied. return_at_end: mean return of "
     "the last fifth; return_just_after: of the tenth after the intervention.",
     methods=["warm", "warm-reset", "reset", "shrink-perturb", "fired-official", "fired",

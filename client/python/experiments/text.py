@@ -11,7 +11,7 @@ from . import data, images
 from .models import GPT, seeded
 
 ALPHABET = 96  # printable ASCII and the line end
-BATCH, RATE = 16, 3e-3
+BATCH, RATE = 8, 3e-3
 HELD_OUT = 100_000  # the last characters of a text are for testing
 
 
