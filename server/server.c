@@ -25,7 +25,7 @@
 #include "server_life.h"
 
 #define SIGNAL_COUNT  3u
-#define READY_WAIT_MS 15000u /* longer than a silent store is waited for */
+#define READY_WAIT_MS 30000u /* longer than a silent store is waited for */
 
 /* What only this file needs. */
 struct life {
@@ -350,6 +350,7 @@ static void open_is_done(struct life *life)
     metrics_set(server->metrics, METRIC_MEMORY_BUDGET, NULL, NULL,
                 (double)server->config.memory_budget_bytes);
     life->opened = true;
+    uv_update_time(&server->loop); /* opening took a while, and timers count from what it knows */
     uv_timer_start(&life->patience, on_patience_ends, READY_WAIT_MS, 0);
     announce(server);
 }
