@@ -11,6 +11,8 @@
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 #define LIST_MAX     4096u
+#define MANY         2048
+#define FEW          256
 
 /* total, total - 1, …, 1: a value tells its place. */
 static void count_down(double *values, uint64_t total)
@@ -67,22 +69,22 @@ END_TEST
  * ones must not be outnumbered because they were thinned. */
 START_TEST(a_thinned_list_counts_for_what_it_stands_for)
 {
-    static double many[2048], few[256];
+    static double many[MANY], few[FEW];
     static struct fire_spectrum parts[2], sum;
     const struct fire_spectrum *list[] = { &parts[0], &parts[1] };
     uint32_t large = 0;
 
-    for (size_t i = 0; i < COUNT(many); i++)
-        many[i] = 4 - (double)i / COUNT(many);
-    for (size_t i = 0; i < COUNT(few); i++)
-        few[i] = 2 - (double)i / COUNT(few);
-    fire_spectrum_choose(many, COUNT(many), &parts[0]);
-    fire_spectrum_choose(few, COUNT(few), &parts[1]);
+    for (size_t i = 0; i < MANY; i++)
+        many[i] = 4 - (double)i / MANY;
+    for (size_t i = 0; i < FEW; i++)
+        few[i] = 2 - (double)i / FEW;
+    fire_spectrum_choose(many, MANY, &parts[0]);
+    fire_spectrum_choose(few, FEW, &parts[1]);
     ck_assert_int_eq(fire_spectrum_merge(list, 2, &sum), FIRE_OK);
-    ck_assert_uint_eq(sum.total, COUNT(many) + COUNT(few));
+    ck_assert_uint_eq(sum.total, MANY + FEW);
     ck_assert_uint_eq(sum.count, FIRE_SPECTRUM_MAX);
     ck_assert_double_eq(sum.values[0], 4);
-    ck_assert_double_eq(sum.values[sum.count - 1], few[COUNT(few) - 1]);
+    ck_assert_double_eq(sum.values[sum.count - 1], few[FEW - 1]);
     for (uint32_t i = 0; i < sum.count; i++) {
         large += sum.values[i] >= 3;
         ck_assert(i == 0 || sum.values[i] <= sum.values[i - 1]);
