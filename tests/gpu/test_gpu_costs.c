@@ -263,16 +263,19 @@ END_TEST
 static void add(Suite *suite)
 {
     TCase *const tests = tcase_create("costs");
+    TCase *const flops = tcase_create("flops"); /* CK_RUN_CASE=flops runs it alone */
 
     tcase_set_timeout(tests, 1500);
     tcase_add_loop_test(tests, a_steady_submit_is_three_calls, 0, CASES);
     tcase_add_test(tests, stragglers_take_one_more_segment);
     tcase_add_loop_test(tests, copies_hide_behind_products, 0, 4);
     tcase_add_test(tests, products_hide_behind_copies);
-    tcase_add_loop_test(tests, a_result_takes_less_than_half_of_the_official_flops, 0,
+    tcase_set_timeout(flops, 1500);
+    tcase_add_loop_test(flops, a_result_takes_less_than_half_of_the_official_flops, 0,
                         sizeof(flops_cases) / sizeof(flops_cases[0]));
     tcase_add_test(tests, the_probe_tells_what_it_found);
     suite_add_tcase(suite, tests);
+    suite_add_tcase(suite, flops);
 }
 
 int main(void)

@@ -34,7 +34,7 @@ static const struct {
     double kappa;
     double device;
 } cases[] = {
-    { "Gaussian", GAUSSIAN, 0, 0.3 },      { "log-spaced", LOG_SPACED, 1e2, 0.5 },
+    { "Gaussian", GAUSSIAN, 0, 0.7 },      { "log-spaced", LOG_SPACED, 1e2, 0.5 },
     { "log-spaced", LOG_SPACED, 1e3, 0 },  { "log-spaced", LOG_SPACED, 1e4, 0 },
     { "one small", ONE_SMALL, 1e2, 0.5 },  { "one small", ONE_SMALL, 1e3, 0 },
     { "one small", ONE_SMALL, 1e4, 0 },    { "bulk and spikes", SPIKES, 30, 0.5 },
