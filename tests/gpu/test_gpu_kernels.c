@@ -154,6 +154,24 @@ START_TEST(an_analysis_reads_only)
 }
 END_TEST
 
+/* The SFE that a result tells, against the weights themselves: it needs the norm of this matrix. */
+static void check_sfe(const struct gpu_batch *batch, uint32_t index)
+{
+    const float *const before = batch->before + index * batch->matrix_floats;
+    const float *const after = batch->weights + index * batch->matrix_floats;
+    double moved = 0, squares = 0;
+
+    for (size_t i = 0; i < batch->matrix_floats; i++) {
+        const double d = (double)after[i] - (double)before[i];
+
+        moved = fma(d, d, moved);
+        squares = fma((double)before[i], (double)before[i], squares);
+    }
+    ck_assert_msg(fabs(batch->results[index].sfe_relative * squares / moved - 1) < 1e-5,
+                  "matrix %u: SFE %g of the norm, not %g", index,
+                  batch->results[index].sfe_relative, moved / squares);
+}
+
 /* Matrices that need the second segment, found by trying seeds; they go on where they were. */
 START_TEST(stragglers_are_as_right_as_the_others)
 {
@@ -174,9 +192,11 @@ START_TEST(stragglers_are_as_right_as_the_others)
         gpu_batch_must_run(&gpu, &batch);
         plugin_emulator()->counters(&after);
         second += after.waits - before.waits > 1;
-        for (uint32_t i = 0; i < what.count; i++)
+        for (uint32_t i = 0; i < what.count; i++) {
             ck_assert_msg(gpu_batch_error(&batch, i) <= TOLERANCE_WEIGHTS, "seed %llu, matrix %u",
                           (unsigned long long)seed, i);
+            check_sfe(&batch, i);
+        }
         gpu_batch_release(&batch);
     }
     projector_close(&gpu);

@@ -138,6 +138,15 @@ START_TEST(large_matrices_agree_with_the_reference)
 }
 END_TEST
 
+/* More matrices than one call multiplies. */
+START_TEST(a_batch_of_several_chunks_agrees_with_the_reference)
+{
+    const struct gpu_case what = { "fire", "", 16000, 72, 2, FIRE_F32, true };
+
+    check_case(&what, TOLERANCE_F32, 21);
+}
+END_TEST
+
 static const struct {
     enum fire_dtype output;
     double tolerance;
@@ -183,6 +192,7 @@ static void add(Suite *suite)
     tcase_add_checked_fixture(tests, setup, teardown);
     tcase_add_loop_test(tests, every_preset_and_shape_agrees_with_the_reference, 0, METHODS);
     tcase_add_test(tests, large_matrices_agree_with_the_reference);
+    tcase_add_test(tests, a_batch_of_several_chunks_agrees_with_the_reference);
     tcase_add_loop_test(tests, narrow_weights_are_rounded_once, 0, 2);
     tcase_add_loop_test(tests, every_precision_keeps_its_tolerance, 0, 3);
     suite_add_tcase(suite, tests);
