@@ -40,8 +40,8 @@ IDLE_SECONDS_MAX = 20  # a test that sleeps so long waits for what never comes
 LOOK_SECONDS = 0.1
 # Check's programs, quick ones first; the interpreter sees what a race or a stray read would hide.
 STAGES = {
-    "host": [("kernels", "host"), ("schedules", "host"), ("failures", "host"), ("parity", "host"),
-             ("costs", "host")],
+    "host": [("kernels", "host"), ("held_out", "host"), ("schedules", "host"), ("failures", "host"),
+             ("parity", "host"), ("costs", "host")],
     "kernel": [("units", "host"), ("units", "ptx"), ("kernels", "host"), ("kernels", "ptx"),
                ("parity", "host")],
 }
