@@ -17,10 +17,9 @@
 
 #include "clock.h"
 #include "monitor.h"
-#include "rpc_call.h"
+#include "rpc_core.h"
 #include "rpc_decode.h"
 #include "rpc_encode.h"
-#include "rpc_server.h"
 
 #define INLINE_BYTES_MAX   (64u << 10)  /* of what is decoded or fed on the loop */
 #define INLINE_BLOCK_MAX   (256u << 10) /* of the blocks that are laid out there */
@@ -447,7 +446,7 @@ static enum fire_status reserve(struct reinit *reinit)
  * held up. */
 static bool feeds_quickly(const struct reinit *reinit)
 {
-    const bool alone = rpc_server_calls(rpc_call_server(reinit->call)->rpc) == 1;
+    const bool alone = rpc_server_calls(rpc_call_rpc(reinit->call)) == 1;
 
     if (alone)
         return reinit->message_bytes <= ALONE_BYTES_MAX && reinit->block_bytes <= ALONE_BYTES_MAX;
