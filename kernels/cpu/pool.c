@@ -13,9 +13,12 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* Pauses before blocking, some hundreds of microseconds: more than the serial stretches between the
- * loops of one matrix, because waking a thread costs tens where a hypervisor has a hand in it. */
-#define POOL_SPINS 20000
+/* Waiting: first pauses, some tens of microseconds, then a while of offering the core to others in
+ * between, and only then sleep. Waking a thread costs tens of microseconds where a hypervisor has a
+ * hand in it, and the serial stretches between the loops of one matrix are often that long. */
+#define POOL_SPINS  4000
+#define POOL_YIELDS 500 /* each after YIELD_SPINS pauses */
+#define YIELD_SPINS 20
 
 struct pool_worker {
     struct pool *pool;
@@ -44,8 +47,10 @@ struct pool {
     struct pool_worker workers[];
 };
 
-static void pause_briefly(void)
+static void pause_or_yield(int spin)
 {
+    if (spin >= POOL_SPINS && spin % YIELD_SPINS == 0)
+        sched_yield();
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #endif
@@ -74,10 +79,10 @@ static bool wait_for_loop(struct pool *pool, uint32_t *seen)
 {
     bool joined = false;
 
-    for (int spin = 0; spin < POOL_SPINS; spin++) {
+    for (int spin = 0; spin < POOL_SPINS + POOL_YIELDS * YIELD_SPINS; spin++) {
         if (atomic_load_explicit(&pool->generation, memory_order_relaxed) != *seen)
             break;
-        pause_briefly();
+        pause_or_yield(spin);
     }
     pthread_mutex_lock(&pool->lock);
     while (!joined && !pool->stopping) {
@@ -135,8 +140,9 @@ static uint32_t run_tasks(struct pool *pool, uint32_t first, uint32_t count, poo
 
     take_tasks(pool, 0);
 
-    for (int spin = 0; spin < POOL_SPINS && atomic_load(&pool->joined) > 0; spin++)
-        pause_briefly();
+    for (int spin = 0;
+         spin < POOL_SPINS + POOL_YIELDS * YIELD_SPINS && atomic_load(&pool->joined) > 0; spin++)
+        pause_or_yield(spin);
     pthread_mutex_lock(&pool->lock);
     pool->open = false;
     while (atomic_load(&pool->joined) > 0)

@@ -1,7 +1,8 @@
 /* pool: a fixed set of threads that deal out the tasks of one loop at a time.
  *
- * Which thread runs a task never changes what the task computes. Waiting threads spin for a moment
- * and then block, so that a busy neighbour on the machine costs little. */
+ * Which thread runs a task never changes what the task computes. Waiting threads spin for a moment,
+ * offer their core for a while, and then block, so that a busy neighbour on the machine costs
+ * little. */
 #ifndef FIRE_POOL_H
 #define FIRE_POOL_H
 
