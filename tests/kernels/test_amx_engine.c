@@ -52,7 +52,7 @@ START_TEST(the_emulated_path_keeps_its_promise)
     double *want = matrix_alloc(rows, cols);
     float *slot_weights = aligned_alloc(64, (count * sizeof(float) + 63) / 64 * 64);
     struct polar_space space = { 0 };
-    struct fire_result result;
+    struct fire_result result = { 0 };
     struct fire_slot slot = { .weights = slot_weights, .result = &result };
     struct fire_options options;
     struct fire_plan plan;
