@@ -91,6 +91,25 @@ void spectrum_bulk_and_spikes(struct fire_random *random, uint32_t count, uint32
     qsort(sigma, count, sizeof(*sigma), descending);
 }
 
+void spectrum_one_small(uint32_t count, double kappa, double *sigma)
+{
+    for (uint32_t k = 0; k < count; k++)
+        sigma[k] = k + 1 < count ? 1 : 1 / kappa;
+}
+
+void spectrum_spikes(struct fire_random *random, uint32_t count, uint32_t spikes, double kappa,
+                     double *sigma)
+{
+    for (uint32_t k = 0; k < count; k++)
+        sigma[k] = k >= spikes ? 0.5 + 0.5 * fire_random_uniform(random) : kappa;
+}
+
+void spectrum_two_bulks(struct fire_random *random, uint32_t count, double kappa, double *sigma)
+{
+    for (uint32_t k = 0; k < count; k++)
+        sigma[k] = (0.8 + 0.2 * fire_random_uniform(random)) / (k < count / 2 ? 1 : kappa);
+}
+
 void spectrum_deficient(struct fire_random *random, uint32_t count, uint32_t rank, double *sigma)
 {
     for (uint32_t k = 0; k < count; k++)

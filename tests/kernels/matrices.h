@@ -23,11 +23,18 @@ void matrix_orthogonal(struct fire_random *random, uint32_t rows, uint32_t cols,
 void matrix_with_spectrum(struct fire_random *random, uint32_t rows, uint32_t cols,
                           const double *sigma, double *w);
 
-/* Spectra, largest first. Log-spaced from 1 to 1 / kappa. */
+/* Spectra, largest first unless said. Log-spaced from 1 to 1 / kappa. */
 void spectrum_log_spaced(uint32_t count, double kappa, double *sigma);
 /* Most values within [0.5, 1], `spikes` of them 10 to 100. */
 void spectrum_bulk_and_spikes(struct fire_random *random, uint32_t count, uint32_t spikes,
                               double *sigma);
+/* All 1 but the last, 1 / kappa. */
+void spectrum_one_small(uint32_t count, double kappa, double *sigma);
+/* `spikes` of them kappa, the others within [0.5, 1], in no order. */
+void spectrum_spikes(struct fire_random *random, uint32_t count, uint32_t spikes, double kappa,
+                     double *sigma);
+/* Half of them 1, half 1 / kappa, each within a factor of 1.25, in no order. */
+void spectrum_two_bulks(struct fire_random *random, uint32_t count, double kappa, double *sigma);
 /* `rank` values within [0.2, 1], then zeros. */
 void spectrum_deficient(struct fire_random *random, uint32_t count, uint32_t rank, double *sigma);
 

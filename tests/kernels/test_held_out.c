@@ -40,18 +40,9 @@ static void spectrum_make(int index, struct fire_random *random, uint32_t r, dou
 
     switch (cases[index].spectrum) {
     case LOG_SPACED: spectrum_log_spaced(r, kappa, sigma); break;
-    case ONE_SMALL:
-        for (uint32_t k = 0; k < r; k++)
-            sigma[k] = k + 1 < r ? 1 : 1 / kappa;
-        break;
-    case SPIKE:
-        for (uint32_t k = 0; k < r; k++)
-            sigma[k] = k > 0 ? 0.5 + 0.5 * fire_random_uniform(random) : kappa;
-        break;
-    case BULK:
-        for (uint32_t k = 0; k < r; k++)
-            sigma[k] = (0.8 + 0.2 * fire_random_uniform(random)) / (k < r / 2 ? 1 : kappa);
-        break;
+    case ONE_SMALL: spectrum_one_small(r, kappa, sigma); break;
+    case SPIKE: spectrum_spikes(random, r, 1, kappa, sigma); break;
+    case BULK: spectrum_two_bulks(random, r, kappa, sigma); break;
     }
 }
 
