@@ -2,7 +2,7 @@
  * is lost at many moments; memory runs out. Each time: it is reported or made good, nothing leaks,
  * the process lives, and the next batch is right.
  *
- * FIRE_PROOF_FULL=1 fails every call of the run, not only the first from each place. */
+ * FIRED_TEST_FULL=1 fails every call of the run, not only the first from each place. */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -139,7 +139,7 @@ static bool is_first_of_its_site(const struct emulator_call *calls, size_t index
 START_TEST(every_call_fails_once_and_nothing_is_lost)
 {
     const struct emulator_control *const emulator = plugin_emulator();
-    const bool full = getenv("FIRE_PROOF_FULL") != NULL;
+    const bool full = getenv("FIRED_TEST_FULL") != NULL;
     const size_t count = emulator->log_count();
     struct emulator_call *const calls = calloc(count + 1, sizeof(*calls));
     uint32_t sites = 0, reported = 0;
@@ -181,7 +181,7 @@ START_TEST(a_device_lost_at_any_moment_is_reported)
     ck_assert_int_eq(run_round("undisturbed"), 0);
     emulator->counters(&after);
     operations = after.operations - before.operations;
-    step = getenv("FIRE_PROOF_FULL") ? 1 : 1 + operations / 40;
+    step = getenv("FIRED_TEST_FULL") ? 1 : 1 + operations / 40;
     for (uint64_t n = 1; n <= operations; n += step) {
         char what[64];
 

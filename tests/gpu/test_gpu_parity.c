@@ -105,7 +105,7 @@ static void check_case(const struct gpu_case *what, double tolerance, uint64_t s
 START_TEST(every_preset_and_shape_agrees_with_the_reference)
 {
     /* The default on every shape, the others on every third, from another one each. */
-    const bool all = _i == 0 || getenv("FIRE_PROOF_FULL") != NULL;
+    const bool all = _i == 0 || getenv("FIRED_TEST_FULL") != NULL;
 
     for (size_t s = all ? 0 : (size_t)_i % 3; s < SHAPES; s += all ? 1 : 3) {
         const struct gpu_case what = { methods[_i].preset,
@@ -133,7 +133,7 @@ START_TEST(large_matrices_agree_with_the_reference)
     };
     const size_t count = sizeof(cases) / sizeof(cases[0]);
 
-    for (size_t i = 0; i < (getenv("FIRE_PROOF_FULL") ? count : 3); i++)
+    for (size_t i = 0; i < (getenv("FIRED_TEST_FULL") ? count : 3); i++)
         check_case(&cases[i], TOLERANCE_F32, 7 + i);
 }
 END_TEST
