@@ -30,8 +30,8 @@ struct fire_slot {
     void *weights;
     struct fire_result *result;
     uint64_t seed; /* for completion of a rank defect */
-    /* The singular values, where the plan's statistics ask for the spectrum; the caller sets the
-     * counts in it to 0. NULL: nobody wants them. */
+    /* The singular values, where the plan's statistics ask for the spectrum. The caller sets the
+     * counts in it to 0, for a slot that is never run. NULL: nobody wants them. */
     struct fire_spectra *spectra;
 };
 

@@ -19,6 +19,7 @@
 #define POOL_SPINS  4000
 #define POOL_YIELDS 500 /* each after YIELD_SPINS pauses */
 #define YIELD_SPINS 20
+#define WAIT_SPINS  (POOL_SPINS + POOL_YIELDS * YIELD_SPINS)
 
 struct pool_worker {
     struct pool *pool;
@@ -79,7 +80,7 @@ static bool wait_for_loop(struct pool *pool, uint32_t *seen)
 {
     bool joined = false;
 
-    for (int spin = 0; spin < POOL_SPINS + POOL_YIELDS * YIELD_SPINS; spin++) {
+    for (int spin = 0; spin < WAIT_SPINS; spin++) {
         if (atomic_load_explicit(&pool->generation, memory_order_relaxed) != *seen)
             break;
         pause_or_yield(spin);
@@ -140,8 +141,7 @@ static uint32_t run_tasks(struct pool *pool, uint32_t first, uint32_t count, poo
 
     take_tasks(pool, 0);
 
-    for (int spin = 0;
-         spin < POOL_SPINS + POOL_YIELDS * YIELD_SPINS && atomic_load(&pool->joined) > 0; spin++)
+    for (int spin = 0; spin < WAIT_SPINS && atomic_load(&pool->joined) > 0; spin++)
         pause_or_yield(spin);
     pthread_mutex_lock(&pool->lock);
     pool->open = false;

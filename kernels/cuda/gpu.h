@@ -37,7 +37,7 @@ struct gpu_layout {
 
 /* One captured segment. */
 struct gpu_graph {
-    uint64_t digest; /* of the plan; with count and continues it is the key */
+    uint64_t digest; /* of the plan; with the next three it is the key */
     uint32_t count;
     uint32_t straggler_count; /* of a second segment; 0: the first */
     uint32_t limit;           /* steps: a second segment may have more or fewer */
