@@ -1,7 +1,7 @@
-/* The accuracy promise of the GPU on matrices whose seeds no constant was fitted on. The constants of recipe.c were
- * fitted on the Gaussian seeds and shapes of the other tests, those of split_error() on spectra like
- * these with other seeds and mostly other sizes, and mended once after a case here had failed. When
- * a case fails, the constants are wrong, not the seed.
+/* The accuracy promise of the GPU on matrices whose seeds no constant was fitted on. The constants
+ * of recipe.c were fitted on the Gaussian seeds and shapes of the other tests, those of
+ * split_error() on spectra like these with other seeds and mostly other sizes, and mended once
+ * after a case here had failed. When a case fails, the constants are wrong, not the seed.
  *
  * What the plugin hands to its CPU core is judged by the same bars. So that the chain itself is
  * tested, cases that f32 products are good enough for must stay on the device: `device` of a row is
