@@ -1,4 +1,5 @@
 /* firectl_client: who computes for the file commands, and waiting for it. */
+#include <malloc.h>
 #include <string.h>
 
 #include "firectl.h"
@@ -11,6 +12,9 @@ enum fire_status firectl_client_open(const struct firectl_args *args, struct fir
     const struct fire_local_settings local = { .threads = args->threads, .path = args->path };
     struct fire_remote_settings remote = args->remote;
 
+    /* Tensors come and go: their memory is kept, as fresh pages are slow. */
+    (void)mallopt(M_MMAP_THRESHOLD, 32 << 20);
+    (void)mallopt(M_TRIM_THRESHOLD, 1 << 30);
     if (!remote.address)
         return fire_client_open_local(&local, client, error);
     remote.deadline_s = args->deadline_s; /* of each set; the command's own is looked at besides */

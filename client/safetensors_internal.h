@@ -127,21 +127,24 @@ FIRE_NODISCARD enum fire_status safetensors_target_directory(struct safetensors_
                                                              struct fire_error *error);
 void safetensors_target_release(struct safetensors_target *target);
 
-/* One file on its way to disk. Zeroed with `file` = -1 it may be released. */
+/* One file on its way to disk. SAFETENSORS_OUTPUT_NONE may be released. */
 struct safetensors_output {
-    int directory;   /* where it goes; borrowed, -1 for a stream */
-    int file;        /* -1: not open */
-    char *path;      /* for messages; owned */
-    char *name;      /* final, in `directory`; owned; NULL for a stream */
-    char *temporary; /* owned; NULL until it exists */
-    bool owns_file;  /* false for standard output */
-    bool replaces;   /* a file of this name existed at the start */
-    bool renamed;    /* it has its final name */
-    bool committed;  /* it stays */
-    uint64_t unsynced_bytes;
+    int directory;           /* where it goes; borrowed, -1 for a stream */
+    int file;                /* -1: not open */
+    int direct;              /* the same file, written past the page cache; -1: not here */
+    void *aligned;           /* what goes that way lies here first; owned; NULL until needed */
+    char *path;              /* for messages; owned */
+    char *name;              /* final, in `directory`; owned; NULL for a stream */
+    char *temporary;         /* owned; NULL until it exists */
+    bool owns_file;          /* false for standard output */
+    bool replaces;           /* a file of this name existed at the start */
+    bool renamed;            /* it has its final name */
+    bool committed;          /* it stays */
+    uint64_t unsynced_bytes; /* in the page cache */
 };
 
-#define SAFETENSORS_OUTPUT_NONE ((struct safetensors_output){ .directory = -1, .file = -1 })
+#define SAFETENSORS_OUTPUT_NONE                                                                    \
+    ((struct safetensors_output){ .directory = -1, .file = -1, .direct = -1 })
 
 /* Creates a temporary file for `name` in `directory`, `size` bytes reserved where the file system
  * can. On failure the output may still be released. */

@@ -1002,6 +1002,84 @@ START_TEST(a_disk_that_fills_up_on_the_way_leaves_nothing)
 END_TEST
 
 /* Written last entry first, yet the bytes come out in file order. */
+/* Large tensors go past the page cache, but for the ends that share a block with others. */
+static const struct {
+    const char *name;
+    uint64_t bytes[3]; /* of three tensors in a row */
+} large_cases[] = {
+    { "blocks and some bytes", { (2 << 20) + 4095, (3 << 20) + 1, 5 } },
+    { "more than a piece", { 1, (17 << 20) + 77, (1 << 20) } },
+    { "just too small and just large enough", { (1 << 20) - 1, 1 << 20, (1 << 20) + 1 } },
+    { "a block that three share", { (1 << 20) + 9, 11, (1 << 20) + 13 } },
+};
+
+static void ck_large_saved(const char *path, const uint8_t *data, const uint64_t *bytes)
+{
+    struct safetensors_entry entries[3];
+    struct safetensors *set;
+    struct fire_error error;
+
+    for (int i = 0; i < 3; i++)
+        entries[i] = (struct safetensors_entry){ .name = (const char *[]){ "a", "b", "c" }[i],
+                                                 .dtype_name = "U8",
+                                                 .shape = { 1, { bytes[i] } },
+                                                 .data = data + 3 * i,
+                                                 .bytes = bytes[i] };
+    ck_assert_msg(safetensors_save(path, entries, 3, NULL, &error) == FIRE_OK, "%s", error.message);
+    ck_assert_int_eq(safetensors_open(path, &set, &error), FIRE_OK);
+    for (size_t i = 0; i < 3; i++) {
+        ck_assert_uint_eq(safetensors_at(set, i)->bytes, bytes[i]);
+        ck_assert_int_eq(memcmp(safetensors_at(set, i)->data, data + 3 * i, bytes[i]), 0);
+    }
+    safetensors_close(set);
+}
+
+START_TEST(large_tensors_arrive_whole_on_any_file_system)
+{
+    const size_t bytes = 18 << 20;
+    uint8_t *data = malloc(bytes);
+    char path[PATH_BYTES];
+
+    ck_assert_ptr_nonnull(data);
+    for (size_t i = 0; i < bytes; i++)
+        data[i] = (uint8_t)(i * 7 + i / 251 + i / 4096);
+    ck_large_saved(in_folder("x"), data, large_cases[_i].bytes);
+    ck_assert_int_eq(names_count(folder), 1);
+    if (access("/dev/shm", W_OK) == 0) { /* memory has no way past the page cache */
+        snprintf(path, sizeof(path), "/dev/shm/fire-test-%ld", (long)getpid());
+        ck_large_saved(path, data, large_cases[_i].bytes);
+        unlink(path);
+    }
+    free(data);
+}
+END_TEST
+
+START_TEST(a_large_tensor_that_does_not_fit_is_an_error)
+{
+    const uint64_t bytes[3] = { 4 << 20, 4 << 20, 1 };
+    uint8_t *data = calloc(1, (4 << 20) + 16);
+    struct safetensors *set;
+    struct safetensors_writer *writer;
+    struct fire_error error;
+    enum fire_status status;
+
+    ck_assert_ptr_nonnull(data);
+    ck_large_saved(in_folder("in"), data, bytes);
+    ck_assert_int_eq(safetensors_open(in_folder("in"), &set, &error), FIRE_OK);
+    ck_assert_int_eq(safetensors_writer_open(set, in_folder("out"), &writer, &error), FIRE_OK);
+    file_limit(safetensors_find(set, "b")->file_offset + (2 << 20) + 1);
+    status = safetensors_copy(writer, safetensors_find(set, "a"), &error);
+    if (status == FIRE_OK)
+        status = safetensors_copy(writer, safetensors_find(set, "b"), &error);
+    file_limit(RLIM_INFINITY);
+    ck_error("b", status, FIRE_IO, &error, "File too large");
+    safetensors_writer_close(writer);
+    safetensors_close(set);
+    ck_assert_int_eq(names_count(folder), 1);
+    free(data);
+}
+END_TEST
+
 START_TEST(standard_output_gets_the_entries_in_order)
 {
     struct fire_error error;
@@ -1331,6 +1409,9 @@ static Suite *writer_suite(void)
     tcase_add_test(files, a_failed_rename_takes_new_files_back_and_tells_of_replaced_ones);
     tcase_add_test(files, a_disk_that_is_full_at_the_start_is_noticed_at_the_start);
     tcase_add_test(files, a_disk_that_fills_up_on_the_way_leaves_nothing);
+    tcase_add_loop_test(files, large_tensors_arrive_whole_on_any_file_system, 0,
+                        COUNT(large_cases));
+    tcase_add_test(files, a_large_tensor_that_does_not_fit_is_an_error);
     tcase_add_test(files, standard_output_gets_the_entries_in_order);
     tcase_add_test(files, standard_output_that_is_the_input_is_refused);
     tcase_add_test(files, a_device_is_written_to_and_never_replaced);
