@@ -1,7 +1,7 @@
 /* rpc_call_clock: when a call must be looked at again.
  *
- * One timer serves the deadline and both idle clocks. It is armed for the earliest of them and never
- * moved later: a clock that was put off is seen when the timer fires, which is armed again. */
+ * One timer serves the deadline and both idle clocks. It is armed for the earliest of them and is
+ * never moved later: a clock that was put off is seen when it fires, and it is armed again. */
 #include "rpc_call_internal.h"
 
 /* A request without tensors follows its headers at once. */
