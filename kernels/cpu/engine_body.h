@@ -277,56 +277,88 @@ INLINE const T *TN(find_in_b)(const struct TN(depth) * depth, uint32_t i, uint32
     return depth->packed_b + (size_t)panel * NR * depth->kc + (i - first);
 }
 
-/* All columns of the tile for one chunk of rows. */
-static void TN(row_of_blocks)(const struct product *product, const struct TN(depth) * depth,
-                              const struct TN(chunk) * chunk)
+/* A chunk of rows, ready for any columns of the tile. */
+struct TN(row) {
+    const TN(block_function) * functions; /* [nv - 1] */
+    struct TN(block) block;               /* what all columns share */
+    const T *a;
+    size_t a_step; /* elements from one p to the next */
+    uint32_t i, rows;
+};
+
+static void TN(row_open)(const struct product *product, const struct TN(depth) * depth,
+                         const struct TN(chunk) * chunk, struct TN(row) * row)
 {
     const uint32_t i = chunk->i, rows = chunk->rows;
     const int by_rows = !product->a_transposed;
-    const TN(block_function) *functions = TN(block_table)[by_rows][rows - 1];
-    struct TN(block)
-        block = { .ldc = product->ldc, .alpha = (T)product->alpha, .beta = depth->beta };
-    const T *packed_b = depth->packed_b;
-    const bool halves = !packed_b && product->b_shape != PRODUCT_DENSE;
-    const T *a;
-    size_t a_step; /* elements from one p to the next */
 
-    a = depth->square && packed_b ? TN(find_in_b)(depth, i, rows, &a_step) : NULL;
-    if (a) {
-        block.a_col_stride = a_step;
+    row->functions = TN(block_table)[by_rows][rows - 1];
+    row->block =
+        (struct TN(block)){ .ldc = product->ldc, .alpha = (T)product->alpha, .beta = depth->beta };
+    row->i = i;
+    row->rows = rows;
+    row->a = depth->square && depth->packed_b ? TN(find_in_b)(depth, i, rows, &row->a_step) : NULL;
+    if (row->a) {
+        row->block.a_col_stride = row->a_step;
     } else if (depth->pack_a) {
-        a = chunk->packed;
-        a_step = block.a_col_stride = rows;
+        row->a = chunk->packed;
+        row->a_step = row->block.a_col_stride = rows;
     } else if (by_rows) {
-        a = (const T *)product->a + (size_t)i * product->lda + depth->p0;
-        block.a_row_stride = product->lda;
-        a_step = 1;
+        row->a = (const T *)product->a + (size_t)i * product->lda + depth->p0;
+        row->block.a_row_stride = product->lda;
+        row->a_step = 1;
     } else {
-        a = (const T *)product->a + (size_t)depth->p0 * product->lda + i;
-        a_step = block.a_col_stride = product->lda;
+        row->a = (const T *)product->a + (size_t)depth->p0 * product->lda + i;
+        row->a_step = row->block.a_col_stride = product->lda;
     }
-    for (uint32_t j = depth->j0; j < depth->j1;) {
-        const uint32_t columns = halves || depth->j1 - j <= VL ? (uint32_t)VL : NR;
-        uint32_t begin = depth->p0, end = depth->p0 + depth->kc;
+}
 
-        TN(clip)(product, i, rows, j, columns, &begin, &end);
-        /* Blocks wholly below the diagonal are not wanted; empty ones only clear C. */
-        if ((!product->upper || j + columns > i) && (end > begin || depth->first)) {
-            /* Nor is a left half that lies below it. */
-            const uint32_t skip = product->upper && columns == NR && j + VL <= i ? VL : 0;
+/* Columns [j, j + columns) of a chunk. `panel` is B's packed panel of them, NULL: B in place. */
+INLINE void TN(row_block)(const struct product *product, const struct TN(depth) * depth,
+                          struct TN(row) * row, uint32_t j, uint32_t columns, const T *panel)
+{
+    uint32_t begin = depth->p0, end = depth->p0 + depth->kc;
 
-            block.k = end - begin;
-            block.a = a + (begin - depth->p0) * a_step;
-            block.ldb = packed_b ? columns : product->ldb;
-            block.b = (packed_b ? packed_b + (size_t)(begin - depth->p0) * columns
-                                : (const T *)product->b + (size_t)begin * product->ldb + j) +
-                      skip;
-            block.c = (T *)product->c + (size_t)i * product->ldc + j + skip;
-            functions[columns - skip == NR](&block);
+    TN(clip)(product, row->i, row->rows, j, columns, &begin, &end);
+    /* Blocks wholly below the diagonal are not wanted; empty ones only clear C. */
+    if ((product->upper && j + columns <= row->i) || (end <= begin && !depth->first))
+        return;
+    /* Nor is a left half that lies below it. */
+    const uint32_t skip = product->upper && columns == NR && j + VL <= row->i ? VL : 0;
+
+    row->block.k = end - begin;
+    row->block.a = row->a + (begin - depth->p0) * row->a_step;
+    row->block.ldb = panel ? columns : product->ldb;
+    row->block.b = (panel ? panel + (size_t)(begin - depth->p0) * columns
+                          : (const T *)product->b + (size_t)begin * product->ldb + j) +
+                   skip;
+    row->block.c = (T *)product->c + (size_t)row->i * product->ldc + j + skip;
+    row->functions[columns - skip == NR](&row->block);
+}
+
+/* All columns of the tile for some chunks. A packed panel of B serves all of them while it is in
+ * the first cache; where B is read in place it is the chunk that stays. */
+static void TN(rows_multiply)(const struct product *product, const struct TN(depth) * depth,
+                              struct TN(row) * rows, uint32_t count)
+{
+    const T *panel = depth->packed_b;
+
+    if (!panel) {
+        const uint32_t most = product->b_shape != PRODUCT_DENSE ? (uint32_t)VL : NR;
+
+        for (uint32_t c = 0; c < count; c++) {
+            for (uint32_t j = depth->j0, columns; j < depth->j1; j += columns) {
+                columns = depth->j1 - j <= VL ? (uint32_t)VL : most;
+                TN(row_block)(product, depth, &rows[c], j, columns, NULL);
+            }
         }
-        if (packed_b)
-            packed_b += (size_t)columns * depth->kc;
-        j += columns;
+        return;
+    }
+    for (uint32_t j = depth->j0, columns; j < depth->j1; j += columns) {
+        columns = depth->j1 - j <= VL ? (uint32_t)VL : NR;
+        for (uint32_t c = 0; c < count; c++)
+            TN(row_block)(product, depth, &rows[c], j, columns, panel);
+        panel += (size_t)columns * depth->kc;
     }
 }
 
@@ -340,19 +372,21 @@ static void TN(rows_of_blocks)(const struct product *product, const struct TN(de
 
     while (left > 0) {
         struct TN(chunk) chunks[PACK_CHUNKS];
+        struct TN(row) rows[PACK_CHUNKS];
         uint32_t count = 0;
 
         for (; count < PACK_CHUNKS && left > 0; count++, left--) {
             const uint32_t rest = depth->i1 - i;
-            const uint32_t rows = height == MR ? rest / left : rest < height ? rest : height;
+            const uint32_t high = height == MR ? rest / left : rest < height ? rest : height;
 
-            chunks[count] = (struct TN(chunk)){ i, rows, packed_a + count * PANEL_ELEMENTS };
-            i += rows;
+            chunks[count] = (struct TN(chunk)){ i, high, packed_a + count * PANEL_ELEMENTS };
+            i += high;
         }
         if (depth->pack_a)
             TN(pack_a)(product, depth->p0, depth->kc, chunks, count);
         for (uint32_t c = 0; c < count; c++)
-            TN(row_of_blocks)(product, depth, &chunks[c]);
+            TN(row_open)(product, depth, &chunks[c], &rows[c]);
+        TN(rows_multiply)(product, depth, rows, count);
     }
 }
 
