@@ -191,14 +191,19 @@ static enum fire_status room_check(struct rpc_server *rpc, const struct rpc_meth
 
     if (method->kind == RPC_UNARY)
         return FIRE_OK;
-    if (rpc_server_calls(rpc) >= server->config.calls_max) {
+    /* A unary call beyond its tenant's limit waits for room, as a guest: it is not read before, and
+     * gives way to whoever is within his own. */
+    const bool beyond = tenant->calls - tenant->guests >= tenant->limits.calls_max;
+    const bool full = rpc_server_calls(rpc) >= server->config.calls_max;
+
+    if (full && !beyond && !rpc_guest_refuse(rpc)) {
         failure->reason = "TOO_MANY_CALLS";
         return fire_fail(error, FIRE_BUSY, NULL,
                          "%" PRIu32 " calls are running, the most there may be; try again later or "
                          "raise calls_max",
                          rpc_server_calls(rpc));
     }
-    if (tenant->calls >= tenant->limits.calls_max) {
+    if (beyond && (full || method->kind != RPC_UNARY_TENSOR)) {
         failure->reason = "TENANT_TOO_MANY_CALLS";
         return fire_fail(error, FIRE_BUSY, NULL,
                          "tenant %s has %" PRIu32 " calls running, the most it may have; wait for "

@@ -119,6 +119,8 @@ static void on_timer_closed(uv_handle_t *handle)
 /* Lets go of the timer once nothing of ours is left with core. */
 void call_settle(struct rpc_call *call)
 {
+    if (call->over)
+        call_guest_leave(call);
     if (call->over && call->waiting)
         call_waiting_remove(call);
     if (!call->over || call->sending || call->status_sending)
@@ -312,6 +314,24 @@ static void call_cut_off(struct rpc_call *call, const char *what, const struct f
     call_end(call, FIRE_CANCELLED, error, &failure);
 }
 
+void call_no_room(struct rpc_call *call)
+{
+    struct fire_error error;
+    const struct rpc_failure failure = {
+        .reason = call->guest ? "TENANT_TOO_MANY_CALLS" : rpc_reason(FIRE_BUSY),
+        .retry_ms = rpc_retry_ms(call->server),
+    };
+
+    (void)fire_fail(&error, FIRE_BUSY, NULL,
+                    "no room for this call in %.0f ms: tenant %s has %" PRIu32
+                    " others open and %" PRIu64
+                    " bytes in flight; try again later, or send less at once",
+                    (double)(clock_now_ns() - call->started_ns) / CLOCK_NS_PER_MS,
+                    call->tenant->name, call->tenant->calls - 1, call->tenant->bytes_in_flight);
+    call_refusal_count(call, failure.reason, error.message);
+    call_end(call, FIRE_CANCELLED, &error, &failure);
+}
+
 static void call_stalled(struct rpc_call *call, const char *what)
 {
     struct fire_error error;
@@ -348,6 +368,8 @@ void call_on_timer(uv_timer_t *timer)
     call->timer_at_ns = CLOCK_NEVER_NS;
     if (!call->expired && now >= call->deadline_ns)
         call_expire(call, now);
+    else if (now >= call->hold_due_ns)
+        call_no_room(call);
     else if (now >= call->send_due_ns)
         call_stalled(call, "reading");
     else if (now >= call->receive_due_ns)
@@ -449,11 +471,27 @@ static void list_remove(struct rpc_call *call)
         *rpc_server_first_call(call->rpc) = call->next;
 }
 
+/* One that has not begun in earnest is told at once to go elsewhere. */
+static void call_guest_drain(struct rpc_call *call)
+{
+    struct fire_error error;
+    const struct rpc_failure failure = { .reason = rpc_reason(FIRE_DRAINING),
+                                         .retry_ms = DRAINING_RETRY_MS };
+
+    (void)fire_fail(&error, FIRE_DRAINING, NULL,
+                    "this daemon is going down and this call has waited for room until now; ask "
+                    "another replica, or again when it is back");
+    call_refusal_count(call, failure.reason, error.message);
+    call_end(call, FIRE_CANCELLED, &error, &failure);
+}
+
 /* Ending a call does not free it at once: its timer keeps it until a later turn of the loop. Small
  * requests that have not come have little time left. */
 void rpc_calls_drain(struct rpc_call *calls)
 {
     for (struct rpc_call *call = calls; call; call = call->next) {
+        if (!call->over && call->guest)
+            call_guest_drain(call);
         if (!call->over && call->method->draining)
             call->method->draining(call);
         if (!call->over && call->receiving && kind_is_small(call->method->kind)) {
@@ -469,6 +507,7 @@ static void call_begin(struct rpc_call *call)
     const struct rpc_method *method = call->method;
 
     call->admitted = true;
+    call_guest_enter(call);
     call->tenant->calls++;
     call->tenant->calls_total++;
     if (kind_is_stream(method->kind))
@@ -517,6 +556,7 @@ static struct rpc_call *call_make(struct rpc_server *rpc, const struct rpc_arriv
     call->timer_at_ns = CLOCK_NEVER_NS;
     call->receive_due_ns = CLOCK_NEVER_NS;
     call->send_due_ns = CLOCK_NEVER_NS;
+    call->hold_due_ns = CLOCK_NEVER_NS;
     call->code = GRPC_STATUS_UNKNOWN;
     call->status_text = grpc_empty_slice();
     call->details.key = grpc_empty_slice();
@@ -600,6 +640,7 @@ static void call_free(struct rpc_call *call)
             FIRE_ASSERT(call->tenant->streams > 0);
             call->tenant->streams--;
         }
+        call_waiting_go_on(call->tenant);
     }
     grpc_slice_unref(call->status_text);
     grpc_slice_unref(call->details.value);

@@ -73,12 +73,13 @@ const char *rpc_call_trace(const struct rpc_call *call); /* W3C traceparent, or 
 bool rpc_call_over(const struct rpc_call *call);         /* finished or ended: results go nowhere */
 
 /* Asks for the next message; RPC_UNARY_TENSOR and RPC_STREAM only. `bytes_max` is first reserved
- * from the message budget and the tenant's bytes in flight: FIRE_BUSY (the call is then still open:
- * the method decides) when there is no room. What a tenant has reserved and not sent is at most
- * half of the budget: beyond that a stream is FIRE_BUSY, and a unary call waits until others of its
- * tenant have been read. A longer message is answered RESOURCE_EXHAUSTED. When the message arrives
- * the reservation shrinks to its real size, which the method gives back with rpc_call_discharge()
- * once it has destroyed the message. */
+ * from the message budget and the tenant's bytes in flight, where what a tenant has reserved and
+ * not sent is at most half of the budget. Without room a stream is FIRE_BUSY (it is then still
+ * open: the method decides), and a unary call waits for it, unread and in the order they came, for
+ * up to half of its time; then it is answered RESOURCE_EXHAUSTED. The same goes for one beyond its
+ * tenant's calls_max. A longer message is answered RESOURCE_EXHAUSTED. When the message arrives the
+ * reservation shrinks to its real size, which the method gives back with rpc_call_discharge() once
+ * it has destroyed the message. */
 FIRE_NODISCARD enum fire_status rpc_call_receive(struct rpc_call *call, uint64_t bytes_max,
                                                  struct fire_error *error);
 void rpc_call_discharge(struct rpc_call *call, uint64_t bytes);

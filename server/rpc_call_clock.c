@@ -1,7 +1,8 @@
 /* rpc_call_clock: when a call must be looked at again.
  *
- * One timer serves the deadline and both idle clocks. It is armed for the earliest of them and is
- * never moved later: a clock that was put off is seen when it fires, and it is armed again. */
+ * One timer serves the deadline, both idle clocks and the wait for room. It is armed for the
+ * earliest of them and is never moved later: a clock that was put off is seen when it fires, and it
+ * is armed again. */
 #include "rpc_call_internal.h"
 
 /* A request without tensors follows its headers at once. */
@@ -14,7 +15,8 @@ static uint64_t timer_wanted(const struct rpc_call *call)
 {
     const uint64_t deadline = call->expired ? CLOCK_NEVER_NS : call->deadline_ns;
 
-    return earliest(deadline, earliest(call->receive_due_ns, call->send_due_ns));
+    return earliest(earliest(deadline, call->hold_due_ns),
+                    earliest(call->receive_due_ns, call->send_due_ns));
 }
 
 void call_timer_arm(struct rpc_call *call)

@@ -18,6 +18,8 @@ struct rpc_call {
     struct rpc_call *previous;
     struct rpc_call *next_waiting; /* of its tenant, to be read */
     struct rpc_call *previous_waiting;
+    struct rpc_call *older_guest; /* of all tenants */
+    struct rpc_call *newer_guest;
     uint64_t id;
     uint64_t started_ns;
     uint64_t deadline_ns;
@@ -29,7 +31,8 @@ struct rpc_call {
     bool admitted;       /* counted as a call; method functions are called */
     bool over;           /* finished or ended */
     bool gone;           /* the caller: core takes nothing more */
-    bool waiting;        /* to be read, once others of its tenant have been */
+    bool waiting;        /* to be read, once there is room */
+    bool guest;          /* beyond its tenant's calls_max: not read before others have ended */
     bool receiving;      /* a receive batch is with core */
     bool sending;        /* a send batch is with core */
     bool status_waits;   /* for the message being sent */
@@ -52,6 +55,7 @@ struct rpc_call {
     uint64_t timer_at_ns;    /* when it is armed for */
     uint64_t receive_due_ns; /* CLOCK_NEVER_NS: the caller owes us nothing */
     uint64_t send_due_ns;    /* CLOCK_NEVER_NS: nothing is being sent */
+    uint64_t hold_due_ns;    /* CLOCK_NEVER_NS: it does not wait for room */
 
     uint64_t receive_bytes_max;
     uint64_t asked_ns; /* since when the caller owes us a message */
@@ -92,6 +96,7 @@ void call_status_start(struct rpc_call *call, grpc_byte_buffer *message);
 void call_end(struct rpc_call *call, enum fire_status why, const struct fire_error *error,
               const struct rpc_failure *failure);
 void call_too_slow(struct rpc_call *call); /* ends it: the upload was */
+void call_no_room(struct rpc_call *call);  /* ends it: it has waited long enough */
 void call_on_timer(uv_timer_t *timer);
 
 /* --- rpc_call_message.c ---------------------------------------------------------------------- */
@@ -99,6 +104,11 @@ void call_on_receive(struct rpc_tag *tag, bool ok);
 void call_on_sent(struct rpc_tag *tag, bool ok);
 void call_small_receive(struct rpc_call *call); /* asks for a request without tensors */
 void call_waiting_remove(struct rpc_call *call);
+/* A call of the tenant has ended: a guest takes its place, and what waits is read if it can be. */
+void call_waiting_go_on(struct tenant *tenant);
+/* A call begins: whether its tenant has as many as it may have. */
+void call_guest_enter(struct rpc_call *call);
+void call_guest_leave(struct rpc_call *call); /* no guest: nothing */
 /* The operation that sends `message`, which the call owns until it is done. */
 void call_message_put(struct rpc_call *call, grpc_byte_buffer *message, grpc_op *operation);
 

@@ -1,8 +1,9 @@
 /* rpc_call_message: what a call receives and sends, and the memory it is charged for that.
  *
  * Invariants:
- *   calls of a tenant that wait to be read do so because others of it are being read; each that
- *   has been lets the next go on
+ *   unary calls of a tenant are read in the order they came; those that find no room wait for it,
+ *   and whatever gives room back (a message read, bytes discharged, a call ended) lets them go on
+ *   guests are the last of those that wait: there are some only while calls_max others are open
  *   charged is what a call has taken from the budget and its tenant; 0 when it is freed
  */
 #include <inttypes.h>
@@ -11,9 +12,10 @@
 #include "rpc_call_internal.h"
 
 #define SMALL_AWAITED_MAX   1024u
-#define REFUSALS_A_TURN     16u /* of the loop, among calls that waited to be read */
 #define AWAITED_PART        2u  /* of the message budget, for one tenant */
 #define AWAITED_STREAM_PART 4u  /* of that, for streams alone */
+#define HOLD_PART           2u  /* of its time, that a call waits for room */
+#define READ_AHEAD_S        1.0 /* of device time */
 
 /* --- charging --- */
 
@@ -46,6 +48,7 @@ void rpc_call_discharge(struct rpc_call *call, uint64_t bytes)
     call->charged -= bytes;
     call->tenant->bytes_in_flight -= bytes;
     budget_release(&call->server->messages, bytes);
+    rpc_server_unblock(call->rpc);
 }
 
 /* Health must answer when the budget is used up, so small requests are counted, not charged. */
@@ -100,12 +103,85 @@ static enum fire_status reservation_make(struct rpc_call *call, uint64_t bytes,
     return FIRE_OK;
 }
 
+/* False: not even with nothing else in flight. */
+static bool reservation_is_possible(const struct rpc_call *call, uint64_t bytes)
+{
+    return bytes <= call->tenant->limits.bytes_in_flight_max &&
+           bytes <= call->server->messages.bytes_max;
+}
+
+/* --- guests --- */
+
+void call_guest_enter(struct rpc_call *call)
+{
+    struct tenant *tenant = call->tenant;
+    struct rpc_call **newest = rpc_server_newest_guest(call->rpc);
+
+    if (call->method->kind != RPC_UNARY_TENSOR ||
+        tenant->calls - tenant->guests < tenant->limits.calls_max)
+        return;
+    call->guest = true;
+    tenant->guests++;
+    call->older_guest = *newest;
+    if (call->older_guest)
+        call->older_guest->newer_guest = call;
+    *newest = call;
+}
+
+void call_guest_leave(struct rpc_call *call)
+{
+    struct tenant *tenant = call->tenant;
+
+    if (!call->guest)
+        return;
+    call->guest = false;
+    FIRE_ASSERT(tenant->guests > 0);
+    tenant->guests--;
+    if (tenant->first_guest == call)
+        tenant->first_guest = call->next_waiting;
+    if (call->older_guest)
+        call->older_guest->newer_guest = call->newer_guest;
+    if (call->newer_guest)
+        call->newer_guest->older_guest = call->older_guest;
+    else
+        *rpc_server_newest_guest(call->rpc) = call->older_guest;
+}
+
+/* The guests that have waited longest become calls like others. */
+static void guests_promote(struct tenant *tenant)
+{
+    while (tenant->first_guest && tenant->calls - tenant->guests < tenant->limits.calls_max)
+        call_guest_leave(tenant->first_guest);
+}
+
+bool rpc_guest_refuse(struct rpc_server *rpc)
+{
+    struct rpc_call *call = *rpc_server_newest_guest(rpc);
+
+    if (call)
+        call_no_room(call);
+    return call != NULL;
+}
+
 /* --- waiting to be read --- */
+
+/* A caller that finds no room is told so when half of its time is over: it can try elsewhere. */
+static uint64_t hold_due_ns(const struct rpc_call *call)
+{
+    const uint64_t now = clock_now_ns();
+    const uint64_t most = call->server->config.deadline_ms_default * CLOCK_NS_PER_MS;
+    const uint64_t left = call->deadline_ns > now ? call->deadline_ns - now : 0;
+
+    return now + earliest(left, most) / HOLD_PART;
+}
 
 static void waiting_add(struct rpc_call *call)
 {
     struct tenant *tenant = call->tenant;
 
+    if (call->guest && !tenant->first_guest)
+        tenant->first_guest = call;
+    call->hold_due_ns = hold_due_ns(call);
     call->waiting = true;
     call->next_waiting = NULL;
     call->previous_waiting = tenant->last_waiting;
@@ -121,6 +197,7 @@ void call_waiting_remove(struct rpc_call *call)
     struct tenant *tenant = call->tenant;
 
     call->waiting = false;
+    call->hold_due_ns = CLOCK_NEVER_NS;
     if (call->next_waiting)
         call->next_waiting->previous_waiting = call->previous_waiting;
     else
@@ -189,39 +266,36 @@ static void receive_start(struct rpc_call *call, uint64_t bytes_max)
     call_receive_clock_start(call);
 }
 
-/* A message has come: calls of its tenant that wait are read now, as far as there is room. Those
- * for which there is none are refused, some in each turn of the loop: thousands at once would keep
- * it from giving the device its next batch. */
-static void waiting_go_on(struct tenant *tenant)
+/* What is read early only fills memory: a tenant whose matrices keep the device busy for a while
+ * need not have more of them here. Its calls that end let the next go on. */
+static bool reads_ahead(const struct tenant *tenant)
+{
+    return tenant->waiting_seconds < READ_AHEAD_S;
+}
+
+/* Calls of the tenant that wait are read now, as far as there is room. Memory that others have is
+ * waited for. */
+void call_waiting_go_on(struct tenant *tenant)
 {
     struct rpc_call *call;
-    uint32_t refused = 0;
 
-    while ((call = tenant->first_waiting) != NULL &&
+    guests_promote(tenant);
+    while ((call = tenant->first_waiting) != NULL && !call->guest && reads_ahead(tenant) &&
            awaited_has_room(call, call->receive_bytes_max)) {
         struct fire_error error;
 
-        if (refused == REFUSALS_A_TURN) {
-            rpc_server_resume(call->rpc, tenant);
+        if (reservation_make(call, call->receive_bytes_max, &error) != FIRE_OK) {
+            rpc_server_block(call->rpc, tenant);
             return;
         }
         call_waiting_remove(call);
-        if (reservation_make(call, call->receive_bytes_max, &error) == FIRE_OK) {
-            receive_start(call, call->receive_bytes_max);
-        } else {
-            const struct rpc_failure failure = { .reason = rpc_reason(FIRE_BUSY),
-                                                 .retry_ms = rpc_retry_ms(call->server) };
-
-            refused++;
-            call_refusal_count(call, failure.reason, error.message);
-            call_end(call, FIRE_CANCELLED, &error, &failure);
-        }
+        receive_start(call, call->receive_bytes_max);
     }
 }
 
 void rpc_calls_resume(struct tenant *tenant)
 {
-    waiting_go_on(tenant);
+    call_waiting_go_on(tenant);
 }
 
 void call_on_receive(struct rpc_tag *tag, bool ok)
@@ -252,7 +326,7 @@ void call_on_receive(struct rpc_tag *tag, bool ok)
         reservation_shrink(call, bytes);
         message_take(call, message, ok);
     }
-    waiting_go_on(call->tenant);
+    call_waiting_go_on(call->tenant);
     rpc_call_drop(call);
 }
 
@@ -264,10 +338,12 @@ enum fire_status rpc_call_receive(struct rpc_call *call, uint64_t bytes_max,
     FIRE_ASSERT(!kind_is_small(call->method->kind));
     if (call->over)
         return fire_fail(error, FIRE_CANCELLED, NULL, "the call is over");
-    if (call->method->kind == RPC_UNARY_TENSOR &&
-        (call->tenant->first_waiting || !awaited_has_room(call, bytes_max))) {
+    if (call->method->kind == RPC_UNARY_TENSOR && reservation_is_possible(call, bytes_max)) {
         call->receive_bytes_max = bytes_max;
         waiting_add(call);
+        call_waiting_go_on(call->tenant);
+        if (call->waiting)
+            call_timer_arm(call);
         return FIRE_OK;
     }
     if (reservation_make(call, bytes_max, error) != FIRE_OK)

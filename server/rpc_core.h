@@ -36,9 +36,13 @@ void rpc_call_accept(struct rpc_server *rpc, const struct rpc_arrival *arrival);
  * below. */
 void rpc_calls_drain(struct rpc_call *calls);
 
-/* rpc_call.c: the calls of a tenant that wait to be read, where rpc_server_resume() was asked to go
- * on with them. */
+/* rpc_call_message.c: the calls of a tenant that wait to be read, where rpc_server_resume() was
+ * asked to go on with them. */
 void rpc_calls_resume(struct tenant *tenant);
+
+/* rpc_call_message.c: refuses the newest call that is beyond its tenant's limit and waits, so that
+ * one within its own can begin. False: there is none. */
+bool rpc_guest_refuse(struct rpc_server *rpc);
 
 /* rpc_admit.c: whether a call may begin. On FIRE_OK `tenant` is set and nothing is counted yet;
  * else `failure` and `error` say why. `tenant` may be set in that case too: it is whom to count the
@@ -82,6 +86,10 @@ void rpc_server_call_gone(struct rpc_server *rpc, bool admitted);
 bool rpc_server_may_warn(struct rpc_server *rpc, uint64_t *suppressed);
 /* Calls rpc_calls_resume() in the next turn of the loop. */
 void rpc_server_resume(struct rpc_server *rpc, struct tenant *tenant);
+/* The same once memory has been given back. */
+void rpc_server_block(struct rpc_server *rpc, struct tenant *tenant);
+void rpc_server_unblock(struct rpc_server *rpc); /* it has been */
+struct rpc_call **rpc_server_newest_guest(struct rpc_server *rpc);
 /* The rpc_server of a call. */
 struct rpc_server *rpc_call_rpc(struct rpc_call *call);
 

@@ -43,9 +43,9 @@
 #define PING_INTERVAL_MS     5000       /* callers may ask as often as this whether we live */
 #define KEEPALIVE_MS         30000
 #define KEEPALIVE_TIMEOUT_MS 20000
-#define STREAMS_MAX          256        /* of one connection */
-#define WINDOW_BYTES         (64 << 10) /* of a stream that nobody reads */
-#define QUOTA_SPARE_PART     4
+#define STREAMS_MAX          256         /* of one connection */
+#define WINDOW_BYTES         (24 << 10)  /* of a stream that nobody reads; a 64² fits */
+#define UNREAD_BYTES         (32u << 10) /* that core keeps of such a call */
 #define QUOTA_BYTES_MIN      (64u << 20)
 #define SHUTDOWN_WAIT_MS     250
 #define QUIET_MS             25u  /* without an arrival, before core is shut down */
@@ -94,7 +94,11 @@ struct rpc_server {
     uint64_t last_id;
     struct rpc_health health;
     struct rpc_call *first_call;
-    struct tenant *resuming; /* rpc_calls_resume() is to be called */
+    struct rpc_call *newest_guest;
+    struct tenant *resuming; /* rpc_calls_resume() is to be called, in this order */
+    struct tenant **resuming_end;
+    struct tenant *blocked; /* … once memory has been given back */
+    struct tenant **blocked_end;
 
     uv_async_t wake;
     uv_timer_t limit;
@@ -139,6 +143,11 @@ struct rpc_health *rpc_server_health(struct rpc_server *rpc)
 struct rpc_call **rpc_server_first_call(struct rpc_server *rpc)
 {
     return &rpc->first_call;
+}
+
+struct rpc_call **rpc_server_newest_guest(struct rpc_server *rpc)
+{
+    return &rpc->newest_guest;
 }
 
 bool rpc_server_draining(const struct rpc_server *rpc)
@@ -235,9 +244,32 @@ void rpc_server_resume(struct rpc_server *rpc, struct tenant *tenant)
     if (tenant->resuming)
         return;
     tenant->resuming = true;
-    tenant->next_resuming = rpc->resuming;
-    rpc->resuming = tenant;
+    tenant->next_resuming = NULL;
+    *rpc->resuming_end = tenant;
+    rpc->resuming_end = &tenant->next_resuming;
     uv_async_send(&rpc->wake);
+}
+
+void rpc_server_block(struct rpc_server *rpc, struct tenant *tenant)
+{
+    if (tenant->blocked)
+        return;
+    tenant->blocked = true;
+    tenant->next_blocked = NULL;
+    *rpc->blocked_end = tenant;
+    rpc->blocked_end = &tenant->next_blocked;
+}
+
+void rpc_server_unblock(struct rpc_server *rpc)
+{
+    struct tenant *tenant = rpc->blocked;
+
+    rpc->blocked = NULL;
+    rpc->blocked_end = &rpc->blocked;
+    for (; tenant; tenant = tenant->next_blocked) {
+        tenant->blocked = false;
+        rpc_server_resume(rpc, tenant);
+    }
 }
 
 /* Those that ask for it again are in the list of the next turn. */
@@ -246,6 +278,7 @@ static void resume_all(struct rpc_server *rpc)
     struct tenant *tenant = rpc->resuming;
 
     rpc->resuming = NULL;
+    rpc->resuming_end = &rpc->resuming;
     while (tenant) {
         struct tenant *next = tenant->next_resuming;
 
@@ -318,6 +351,7 @@ void rpc_server_call_gone(struct rpc_server *rpc, bool admitted)
         rpc->calls--;
         metrics_set(rpc->server->metrics, METRIC_CALLS_RUNNING, NULL, NULL, rpc->calls);
     }
+    rpc_server_unblock(rpc);
     drained_check(rpc);
 }
 
@@ -560,11 +594,12 @@ static int message_limit(const struct config *config)
 
 /* Core keeps a message whole before it looks at its length, whatever was announced, so limits of
  * messages alone do not bound what it holds. Past the quota it ends streams. Room is for what has
- * been reserved, for windows of streams that are not read, and for core itself. */
+ * been reserved, and as much at most for calls that are not read. */
 static grpc_resource_quota *quota_make(const struct server *server)
 {
-    const uint64_t bytes =
-        server->messages.bytes_max + server->messages.bytes_max / QUOTA_SPARE_PART;
+    const uint64_t messages = server->messages.bytes_max;
+    const uint64_t unread = (uint64_t)server->config.calls_max * UNREAD_BYTES;
+    const uint64_t bytes = messages + (unread < messages ? unread : messages);
     grpc_resource_quota *quota = grpc_resource_quota_create("fired");
 
     grpc_resource_quota_resize(quota, (size_t)(bytes > QUOTA_BYTES_MIN ? bytes : QUOTA_BYTES_MIN));
@@ -673,6 +708,8 @@ enum fire_status rpc_server_open_methods(struct server *server,
     if (!rpc)
         return fire_fail_memory(error, sizeof(*rpc));
     rpc->server = server;
+    rpc->resuming_end = &rpc->resuming;
+    rpc->blocked_end = &rpc->blocked;
     rpc->shutdown_tag.run = on_shutdown;
     if (uv_mutex_init(&rpc->lock) != 0 || uv_cond_init(&rpc->room) != 0) {
         free(rpc);

@@ -29,12 +29,16 @@ struct tenant {
     struct tenant_limits limits;
     uint64_t bytes_in_flight;
     uint64_t bytes_awaited; /* the part of them that is reserved for messages still to come */
-    struct rpc_call *first_waiting; /* rpc_call's: calls that will be read when others have been */
+    struct rpc_call *first_waiting; /* rpc_call's: calls that will be read when there is room */
     struct rpc_call *last_waiting;
+    struct rpc_call *first_guest; /* rpc_call's: of them; from it on all are beyond calls_max */
+    uint32_t guests;
     struct tenant *next_resuming; /* rpc_server's: whose calls go on in the next turn */
+    struct tenant *next_blocked;  /* rpc_server's: whose calls go on when memory is given back */
     bool resuming;
+    bool blocked;
     uint32_t streams;
-    uint32_t calls;
+    uint32_t calls; /* guests too */
     uint64_t calls_total;
     uint64_t refusals_total;
     double device_seconds;

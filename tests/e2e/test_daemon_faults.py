@@ -287,10 +287,15 @@ def test_a_caller_that_stops_reading_is_cut_off(start):
 # --- no room --------------------------------------------------------------------------------------
 
 
+def no_room(got):
+    assert got.code == grpc.StatusCode.RESOURCE_EXHAUSTED and got.reason, got
+    assert got.retry_s is not None and got.retry_s > 0, got
+
+
 def test_beyond_the_memory_budget_callers_are_told_when_to_come_back(start):
-    """More uploads at once than the budget holds: some are refused with a retry hint, memory stays
-    under the budget, and what was accepted is right."""
-    one = start("--memory-budget-bytes", "48MiB", "--threads", "1")
+    """More uploads at once than the budget holds: they wait for each other, or are refused with a
+    retry hint; memory stays under the budget, and what was accepted is right."""
+    one = start("--memory-budget-bytes", "48MiB", "--threads", "1", "--deadline-ms-default", "2000")
     # Computing is part of the budget: five times a square matrix, little more than a long one.
     got = refused(one.reinit.Reinit, request({"w": gaussian(1400, 1000)}))
     assert got.code == grpc.StatusCode.INVALID_ARGUMENT, got
@@ -298,18 +303,34 @@ def test_beyond_the_memory_budget_callers_are_told_when_to_come_back(start):
     weight = gaussian(14000, 100)  # 5.3 MiB
     want = one.reinit.Reinit(request({"w": weight}), timeout=WAIT_S).data[0]
     calls = [one.reinit.Reinit.future(request({"w": weight}), timeout=WAIT_S) for _ in range(24)]
-    good = bad = 0
+    good = 0
     for call in calls:
         error = call.exception(WAIT_S)
         if error is None:
             assert call.result().data[0] == want
             good += 1
-            continue
-        got = refusal(error)
-        assert got.code == grpc.StatusCode.RESOURCE_EXHAUSTED and got.reason, got
-        assert got.retry_s is not None and got.retry_s > 0, got
-        bad += 1
-    assert good and bad, (good, bad)
+        else:
+            no_room(refusal(error))
+    assert good
+    one.wait_idle()
+
+    # One that sends nothing has all that may be read at once: the next waits for it in vain.
+    open_end = threading.Event()
+
+    def nothing():
+        open_end.wait(WAIT_S)
+        yield from ()
+
+    method = one.channel().stream_unary("/fire.v1.ReinitService/Reinit")
+    greedy = [("x-fired-tenant", "greedy")]
+    silent = method.future(nothing(), metadata=greedy, timeout=WAIT_S)
+    one.wait_for(lambda: any(tenant.name == "greedy" and tenant.calls == 1
+                             for tenant in one.status().tenants), "the silent call")
+    no_room(refused(one.reinit.Reinit, request({"w": weight}), metadata=greedy))
+    open_end.set()
+    assert refusal(silent.exception(WAIT_S)).code == grpc.StatusCode.INVALID_ARGUMENT
+    again = one.reinit.Reinit(request({"w": weight}), metadata=greedy, timeout=WAIT_S)
+    assert again.data[0] == want
     one.wait_idle()
     memory = one.status().memory
     assert memory.budget_bytes == 48 << 20

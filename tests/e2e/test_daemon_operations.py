@@ -108,14 +108,14 @@ def test_version_help_and_selftest():
 
 
 def test_reload_changes_limits_and_log_level_without_dropping_a_call(start):
-    one = start(config="tenant_bytes_max: 64MiB\n")
+    one = start(config="tenant_bytes_max: 64MiB\ndeadline_ms_default: 1000\n")
     weight = gaussian(32, 16)
     feed = Feed()
     answers = one.reinit.ReinitStream(iter(feed), timeout=WAIT_S)
     feed.send(reinit_pb2.ReinitStreamRequest(header=set_header()),
               begin(1, header("w", weight), weight))
     one.wait_for(lambda: one.status().calls >= 1, "the stream")
-    one.config.write_text("tenant_calls_max: 1\n")
+    one.config.write_text("tenant_calls_max: 1\ndeadline_ms_default: 1000\n")
     one.signal(signal.SIGHUP)
     one.wait_event("reloaded")
     got = refused(one.reinit.Reinit, request({"w": weight}))

@@ -20,8 +20,6 @@ static struct {
     enum fire_status why;
     char trace[RPC_TRACE_BYTES];
     char tenant[TENANT_NAME_BYTES];
-    struct rpc_call *kept_call; /* by keeper */
-    grpc_byte_buffer *kept_message;
 } probe;
 
 static void probe_init(void)
@@ -81,20 +79,6 @@ static void tensor_message(struct rpc_call *call, grpc_byte_buffer *message)
     ck_assert_uint_eq(budget_used(&rpc_call_server(call)->messages), bytes);
     rpc_call_discharge(call, bytes);
     rpc_call_reply(call, message);
-}
-
-static void keeper_message(struct rpc_call *call, grpc_byte_buffer *message)
-{
-    probe.kept_call = call;
-    probe.kept_message = message;
-}
-
-static void keeper_answer(struct rpc_fixture *fixture, void *data)
-{
-    (void)fixture;
-    (void)data;
-    rpc_call_discharge(probe.kept_call, grpc_byte_buffer_length(probe.kept_message));
-    rpc_call_reply(probe.kept_call, probe.kept_message);
 }
 
 static void stream_start(struct rpc_call *call)
@@ -159,14 +143,6 @@ static const struct rpc_method tensor = {
     .ended = probe_ended,
     .release = probe_release,
 };
-static const struct rpc_method keeper = {
-    .path = "/test.Test/Keeper",
-    .kind = RPC_UNARY_TENSOR,
-    .start = tensor_start,
-    .message = keeper_message,
-    .ended = probe_ended,
-    .release = probe_release,
-};
 static const struct rpc_method stream = {
     .path = "/test.Test/Stream",
     .kind = RPC_STREAM,
@@ -190,7 +166,7 @@ static const struct rpc_method last_words = {
     .message = last_words_message,
     .release = probe_release,
 };
-static const struct rpc_method *const methods[] = { &echo,   &silent, &tensor,    &keeper,
+static const struct rpc_method *const methods[] = { &echo,   &silent, &tensor,
                                                     &stream, &flood,  &last_words };
 #define METHOD_COUNT (sizeof(methods) / sizeof(methods[0]))
 
@@ -471,43 +447,6 @@ START_TEST(reservations_of_one_tenant_leave_room_for_others)
         client_finish(held[i], &answer);
         ck_assert_int_eq(answer.code, GRPC_STATUS_OK);
     }
-    fixture_stop(&fixture, 1000);
-}
-END_TEST
-
-/* Calls that wait while another is read find the tenant's bytes used up when it has been: all of
- * them are refused, though not in one turn of the loop. */
-START_TEST(those_that_waited_in_vain_are_refused)
-{
-    enum { WAITING = 40 };
-    struct rpc_fixture fixture;
-    struct fixture_answer answer;
-    struct client_call *waiting[WAITING];
-    char *bytes = calloc(1, TENSOR_BYTES_MAX);
-
-    fixture_init(&fixture);
-    budget_init(&fixture.server.messages, 4 * TENSOR_BYTES_MAX);
-    fixture.server.config.tenant.bytes_in_flight_max = TENSOR_BYTES_MAX;
-    start(&fixture);
-    struct client_call *first = client_open(&fixture, keeper.path, 60000, NULL);
-    uv_sem_wait(&probe.started);
-    for (int i = 0; i < WAITING; i++) {
-        waiting[i] = client_open(&fixture, tensor.path, 60000, NULL);
-        uv_sem_wait(&probe.started);
-    }
-    ck_assert(client_send(first, bytes, TENSOR_BYTES_MAX));
-    client_half_close(first);
-    for (int i = 0; i < WAITING; i++) {
-        client_finish(waiting[i], &answer);
-        ck_assert_int_eq(answer.code, GRPC_STATUS_RESOURCE_EXHAUSTED);
-        ck_assert_str_eq(answer.details.reason, "BUSY");
-        ck_assert(answer.details.retry);
-    }
-    fixture_do(&fixture, keeper_answer, NULL);
-    client_finish(first, &answer);
-    ck_assert_int_eq(answer.code, GRPC_STATUS_OK);
-    answer_release(&answer);
-    free(bytes);
     fixture_stop(&fixture, 1000);
 }
 END_TEST
@@ -916,7 +855,6 @@ static void add_calls(TCase *tests)
                         sizeof(limits) / sizeof(limits[0]));
     tcase_add_test(tests, a_message_over_its_limit_is_refused_by_size);
     tcase_add_test(tests, reservations_of_one_tenant_leave_room_for_others);
-    tcase_add_test(tests, those_that_waited_in_vain_are_refused);
     tcase_add_test(tests, a_message_over_the_limit_of_all_is_refused_by_core);
     tcase_add_loop_test(tests, a_tenant_has_a_proper_name, 0,
                         sizeof(tenant_names) / sizeof(tenant_names[0]));
