@@ -3,7 +3,7 @@
  * Invariants:
  *   a state is in the table exactly once, and in its bucket's list
  *   a state of a rule has been seen: its last step and time are those of a point, or of its being
- *   restored
+ *   restored or expected
  *   rules keep their index; alerts_set_rules() moves or ends the states of the old ones */
 #include "alerts.h"
 
@@ -303,16 +303,43 @@ void alerts_point(struct alerts *alerts, const char *tenant, const char *run, co
     }
 }
 
+/* The rule of that name, if it speaks of the series; else the count of rules. */
+static size_t rule_named(const struct alerts *alerts, const char *name, const char *run,
+                         const char *layer)
+{
+    size_t at = 0;
+
+    while (at < alerts->rule_count && strcmp(alerts->rules[at].name, name) != 0)
+        at++;
+    if (at < alerts->rule_count &&
+        rule_matches(&alerts->rules[at], run, layer, alerts->rules[at].statistic))
+        return at;
+    return alerts->rule_count;
+}
+
+void alerts_expect(struct alerts *alerts, const char *rule, const char *tenant, const char *run,
+                   const char *layer, int64_t now_ms)
+{
+    const size_t at = rule_named(alerts, rule, run, layer);
+    struct series_state *state;
+
+    if (at == alerts->rule_count || alerts->rules[at].kind != ALERT_NO_DATA ||
+        state_find(alerts, hash_of(at, tenant, run, layer), at, tenant, run, layer))
+        return;
+    state = state_get(alerts, at, tenant, run, layer);
+    if (state)
+        state->seen_ms = now_ms;
+    else
+        alerts->left_out++;
+}
+
 bool alerts_restore(struct alerts *alerts, const char *rule, const char *tenant, const char *run,
                     const char *layer, int64_t now_ms)
 {
+    const size_t at = rule_named(alerts, rule, run, layer);
     struct series_state *state;
-    size_t at = 0;
 
-    while (at < alerts->rule_count && strcmp(alerts->rules[at].name, rule) != 0)
-        at++;
-    if (at == alerts->rule_count ||
-        !rule_matches(&alerts->rules[at], run, layer, alerts->rules[at].statistic))
+    if (at == alerts->rule_count)
         return false;
     state = state_get(alerts, at, tenant, run, layer);
     if (!state)

@@ -25,7 +25,7 @@
 enum alert_kind {
     ALERT_THRESHOLD, /* the value itself */
     ALERT_SLOPE,     /* its change per step, over the last `window` steps (least squares) */
-    ALERT_NO_DATA,   /* no point for `window` seconds, of a series that had one */
+    ALERT_NO_DATA,   /* no point for `window` seconds, of a series that had one or is expected */
 };
 
 enum alert_state { ALERT_OK, ALERT_PENDING, ALERT_FIRING };
@@ -78,6 +78,11 @@ void alerts_point(struct alerts *alerts, const char *tenant, const char *run, co
  * there is no room. */
 bool alerts_restore(struct alerts *alerts, const char *rule, const char *tenant, const char *run,
                     const char *layer, int64_t now_ms);
+
+/* The series had points before the daemon started, so a rule of silence (others: nothing happens)
+ * speaks of it: its window begins now. One that is known already stays as it is. */
+void alerts_expect(struct alerts *alerts, const char *rule, const char *tenant, const char *run,
+                   const char *layer, int64_t now_ms);
 
 /* Time passes: hold times end, data stays away. */
 void alerts_tick(struct alerts *alerts, int64_t now_ms);

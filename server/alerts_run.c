@@ -198,6 +198,12 @@ void alerts_run_restore(struct alerts_run *run, const char *rule, const char *te
     refresh_gauges(run);
 }
 
+void alerts_run_expect(struct alerts_run *run, const char *rule, const char *tenant, const char *id,
+                       const char *layer)
+{
+    alerts_expect(run->alerts, rule, tenant, id, layer, now_ms());
+}
+
 /* --- life ------------------------------------------------------------------------------------- */
 
 static enum fire_status open_webhook(const struct config *config, struct metrics *metrics,

@@ -36,6 +36,9 @@ FIRE_NODISCARD enum fire_status alerts_run_reload(struct alerts_run *run,
  * of any more is told to be ok. */
 void alerts_run_restore(struct alerts_run *run, const char *rule, const char *tenant,
                         const char *id, const char *layer);
+/* The history has points of this series, which a rule of silence may speak of. */
+void alerts_run_expect(struct alerts_run *run, const char *rule, const char *tenant, const char *id,
+                       const char *layer);
 
 /* Points were stored. */
 void alerts_run_points(struct alerts_run *run, const char *tenant, const char *id,

@@ -69,18 +69,27 @@ FIRE_NODISCARD enum fire_status history_write(struct history *history,
 FIRE_NODISCARD enum fire_status history_probe(struct history *history, int64_t now_ms,
                                               struct fire_error *error);
 
-/* An alert that the store knows as firing. */
+/* An alert as a daemon left it: firing, or of a rule that waits for a silence. */
 struct history_alert {
     const char *tenant;
     const char *run;
     const char *layer;
     const char *rule;
+    bool firing;
 };
-/* Calls `each` for every one, at most `count_max`; its texts live as long as the call. */
-FIRE_NODISCARD enum fire_status history_firing(struct history *history, size_t count_max,
-                                               void (*each)(void *data,
-                                                            const struct history_alert *alert),
-                                               void *data, struct fire_error *error);
+/* A rule that waits for silence: which series it may speak of. */
+struct history_silence {
+    const char *rule;
+    const char *statistic;
+    int64_t span_ms; /* how long before the last report of all a run may have been seen */
+};
+/* Makes runs of daemons that are gone our own (history_settings.sql.owner) and calls `each` for
+ * every alert of theirs that fires, and for every series of `silences`; each at most `count_max`
+ * times. Texts live as long as the call. A daemon is gone when its connection is. */
+FIRE_NODISCARD enum fire_status history_take_over(
+    struct history *history, const struct history_silence *silences, size_t count, size_t count_max,
+    void (*each)(void *data, const struct history_alert *alert), void *data,
+    struct fire_error *error);
 
 struct history_upkeep {
     int64_t now_ms;

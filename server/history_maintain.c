@@ -202,7 +202,7 @@ enum fire_status history_maintain(struct history *history, const struct history_
 
     *more = false;
     for (size_t i = 0; i < sizeof(pieces) / sizeof(pieces[0]) && status == FIRE_OK; i++) {
-        status = backend->begin(history->db, error);
+        status = run_begin(history, error);
         if (status == FIRE_OK)
             status = pieces[i](history, upkeep, more, error);
         if (status == FIRE_OK)
@@ -211,6 +211,70 @@ enum fire_status history_maintain(struct history *history, const struct history_
             run_forget_all(history);
             backend->rollback(history->db);
         }
+    }
+    return status;
+}
+
+/* --- what others left ------------------------------------------------------------------------- */
+
+struct taking {
+    void (*each)(void *data, const struct history_alert *alert);
+    void *data;
+    const char *rule; /* that waits for silence; NULL: the row has its rule, and it fires */
+};
+
+static bool on_alert(void *data, const struct sql_value *columns, size_t count)
+{
+    const struct taking *taking = data;
+
+    (void)count;
+    taking->each(taking->data,
+                 &(struct history_alert){ .tenant = columns[0].data,
+                                          .run = columns[1].data,
+                                          .layer = columns[2].data,
+                                          .rule = taking->rule ? taking->rule : columns[3].data,
+                                          .firing = !taking->rule });
+    return true;
+}
+
+static enum fire_status take_over(struct history *history, const struct history_silence *silences,
+                                  size_t count, size_t count_max, struct taking *taking,
+                                  struct fire_error *error)
+{
+    const struct sql_value owner = sql_number(history->owner);
+    const struct sql_value most = sql_number((int64_t)count_max);
+    int64_t span_ms = 0;
+    enum fire_status status;
+
+    for (size_t i = 0; i < count; i++)
+        span_ms = silences[i].span_ms > span_ms ? silences[i].span_ms : span_ms;
+    status = SQL_RUN(history->db, SQL_RUN_ADOPT, NULL, NULL, error, owner, sql_number(span_ms));
+    if (status == FIRE_OK)
+        status = SQL_RUN(history->db, SQL_ALERT_LIST, on_alert, taking, error, owner, most);
+    for (size_t i = 0; i < count && status == FIRE_OK; i++) {
+        taking->rule = silences[i].rule;
+        status = SQL_RUN(history->db, SQL_SERIES_RECENT, on_alert, taking, error, owner,
+                         sql_text(silences[i].statistic), sql_number(silences[i].span_ms), most);
+    }
+    return status;
+}
+
+enum fire_status history_take_over(struct history *history, const struct history_silence *silences,
+                                   size_t count, size_t count_max,
+                                   void (*each)(void *data, const struct history_alert *alert),
+                                   void *data, struct fire_error *error)
+{
+    const struct sql_backend *backend = history->db->backend;
+    struct taking taking = { .each = each, .data = data };
+    enum fire_status status = run_begin(history, error);
+
+    if (status == FIRE_OK)
+        status = take_over(history, silences, count, count_max, &taking, error);
+    if (status == FIRE_OK)
+        status = backend->commit(history->db, error);
+    if (status != FIRE_OK) {
+        run_forget_all(history);
+        backend->rollback(history->db);
     }
     return status;
 }

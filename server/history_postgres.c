@@ -77,7 +77,14 @@ static const char second_schema[] =
     "CREATE INDEX run_old ON run(last_seen_ms);"
     "CREATE INDEX chunk_old ON chunk(written_ms) WHERE raw IS NOT NULL AND fine IS NOT NULL";
 
-static const char *const migrations[] = { first_schema, second_schema, NULL };
+/* Version 3: who writes a run. A daemon holds a lock with its number as long as it is connected. */
+static const char third_schema[] =
+    "ALTER TABLE run ADD COLUMN owner BIGINT NOT NULL DEFAULT 0;"
+    "CREATE VIEW living AS SELECT objid::BIGINT AS id FROM pg_locks WHERE locktype = 'advisory' "
+    "AND classid = " LOCK_KEY " AND objsubid = 2 AND granted AND "
+    "database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+
+static const char *const migrations[] = { first_schema, second_schema, third_schema, NULL };
 
 static struct postgres_db *own(struct sql_db *db)
 {
@@ -461,6 +468,17 @@ static enum fire_status set_up_writer(struct postgres_db *db, struct fire_error 
     return status;
 }
 
+/* Shared, for a connection of ours that broke may hold it still. */
+static enum fire_status set_up_owner(struct postgres_db *db, uint32_t owner,
+                                     struct fire_error *error)
+{
+    char text[128];
+
+    snprintf(text, sizeof(text), "SELECT pg_try_advisory_lock_shared(" LOCK_KEY ", %" PRIu32 ")",
+             owner);
+    return postgres_script(&db->base, text, error);
+}
+
 static enum fire_status set_up_reader(struct postgres_db *db, struct fire_error *error)
 {
     int64_t version = 0;
@@ -491,6 +509,8 @@ static enum fire_status postgres_open(const struct sql_settings *settings, struc
         status = set_up_session(db, error);
     if (status == FIRE_OK)
         status = settings->writer ? set_up_writer(db, error) : set_up_reader(db, error);
+    if (status == FIRE_OK && settings->writer && settings->owner > 0)
+        status = set_up_owner(db, settings->owner, error);
     return status;
 }
 

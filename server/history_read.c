@@ -250,32 +250,3 @@ enum fire_status history_list_events(struct history *history, const char *tenant
     }
     return FIRE_OK;
 }
-
-/* --- alerts ----------------------------------------------------------------------------------- */
-
-struct alerts_reading {
-    void (*each)(void *data, const struct history_alert *alert);
-    void *data;
-};
-
-static bool on_alert(void *data, const struct sql_value *columns, size_t count)
-{
-    const struct alerts_reading *reading = data;
-
-    (void)count;
-    reading->each(reading->data, &(struct history_alert){ .tenant = columns[0].data,
-                                                          .run = columns[1].data,
-                                                          .layer = columns[2].data,
-                                                          .rule = columns[3].data });
-    return true;
-}
-
-enum fire_status history_firing(struct history *history, size_t count_max,
-                                void (*each)(void *data, const struct history_alert *alert),
-                                void *data, struct fire_error *error)
-{
-    struct alerts_reading reading = { each, data };
-
-    return SQL_RUN(history->db, SQL_ALERT_LIST, on_alert, &reading, error,
-                   sql_number((int64_t)count_max));
-}

@@ -442,15 +442,26 @@ enum fire_status run_read(struct history *history, const char *tenant, const cha
     return load(history, state, false, error);
 }
 
+enum fire_status run_begin(struct history *history, struct fire_error *error)
+{
+    history->transactions++;
+    return history->db->backend->begin(history->db, error);
+}
+
 enum fire_status run_lock(struct history *history, const char *tenant, const char *run,
                           struct run_state **out, struct fire_error *error)
 {
     struct run_state *state = remembered(history, tenant, run);
     struct loading loading = { 0 };
-    enum fire_status status = SQL_RUN(history->db, SQL_RUN_LOCK, on_run, &loading, error,
-                                      sql_text(tenant), sql_text(run));
+    enum fire_status status;
 
     *out = NULL;
+    if (state && state->locked == history->transactions) {
+        *out = state;
+        return FIRE_OK;
+    }
+    status = SQL_RUN(history->db, SQL_RUN_LOCK, on_run, &loading, error, sql_text(tenant),
+                     sql_text(run));
     if (status != FIRE_OK || !loading.found)
         return status != FIRE_OK ? status : FIRE_NOT_FOUND;
     if (!state)
@@ -472,6 +483,7 @@ enum fire_status run_lock(struct history *history, const char *tenant, const cha
             return status;
         forget_some(history);
     }
+    state->locked = history->transactions;
     *out = state;
     return FIRE_OK;
 }
@@ -520,5 +532,5 @@ enum fire_status run_save(struct history *history, struct run_state *state,
                    sql_number(row->last_seen_ms), sql_number(row->first_step),
                    sql_number(row->last_step), sql_number(row->points), sql_number(row->layers),
                    sql_number(row->pending_points), sql_number(row->pending_rows),
-                   sql_number(row->version));
+                   sql_number(row->version), sql_number(history->owner));
 }

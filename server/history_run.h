@@ -53,6 +53,8 @@ struct run_state {
     char *tenant;
     char *run;
     struct run_row row;
+    uint64_t
+        locked; /* the transaction that locked it last: until that ends nobody else writes it */
     Fire__V1__RunInfo *info; /* NULL: none */
     struct layer_state *layers;
     size_t layer_count, layer_room;
@@ -66,6 +68,8 @@ struct run_summary; /* of a run that did not change, for lists */
 
 struct history {
     struct sql_db *db;
+    int64_t owner;          /* of the runs it writes */
+    uint64_t transactions;  /* begun for writing */
     struct run_state *runs; /* the writer's */
     size_t run_count;
     size_t series_count;           /* of all of them */
@@ -87,6 +91,8 @@ FIRE_NODISCARD enum fire_status run_read(struct history *history, const char *te
                                          struct fire_error *error);
 void run_state_release(struct run_state *state);
 
+/* Begins a transaction that writes; the caller ends it. */
+FIRE_NODISCARD enum fire_status run_begin(struct history *history, struct fire_error *error);
 /* The run as it is now, locked for writing. FIRE_NOT_FOUND when it is not there. The
  * state belongs to the history and lives until the next run_lock() or run_forget_all(). */
 FIRE_NODISCARD enum fire_status run_lock(struct history *history, const char *tenant,

@@ -1,5 +1,8 @@
 /* history_sql: the statements of the store, written so that SQLite and PostgreSQL both take them.
  *
+ * A run is owned by the daemon that wrote it last; the view `living` has the numbers of daemons that
+ * write to this database now.
+ *
  * A chunk is born between its run's first and last sighting; saying so lets PostgreSQL look into
  * few partitions only. */
 #include "history_sql.h"
@@ -24,8 +27,8 @@ const struct sql_source sql_sources[SQL_STATEMENT_COUNT] = {
                       "tttn" },
     [SQL_RUN_UPDATE] = { "UPDATE run SET last_seen_ms = $2, first_step = $3, last_step = $4, "
                          "points = $5, layers = $6, pending_points = $7, pending_rows = $8, "
-                         "version = $9 WHERE id = $1",
-                         "nnnnnnnnn" },
+                         "version = $9, owner = $10 WHERE id = $1",
+                         "nnnnnnnnnn" },
     [SQL_RUN_INFO] = { "UPDATE run SET info = $2, search = lower($3) WHERE id = $1", "nbt" },
     [SQL_RUN_PENDING] = { "UPDATE run SET pending_points = 0, pending_rows = 0, "
                           "version = version + 1 WHERE id = $1",
@@ -45,6 +48,10 @@ const struct sql_source sql_sources[SQL_STATEMENT_COUNT] = {
                           "nn" },
     [SQL_RUN_POINTS] = { "UPDATE run SET points = points - $2, version = version + 1 WHERE id = $1",
                          "nn" },
+    [SQL_RUN_ADOPT] = { "UPDATE run SET owner = $1 WHERE owner <> $1 AND (alerts_firing > 0 OR "
+                        "last_seen_ms >= (SELECT max(last_seen_ms) FROM run) - $2) AND "
+                        "owner NOT IN (SELECT id FROM living)",
+                        "nn" },
     [SQL_RUN_OLD] = { "SELECT id FROM run WHERE last_seen_ms < $1 ORDER BY last_seen_ms LIMIT $2",
                       "nn" },
     [SQL_RUN_DELETE] = { "DELETE FROM run WHERE id = $1", "n" },
@@ -64,6 +71,12 @@ const struct sql_source sql_sources[SQL_STATEMENT_COUNT] = {
                           "n" },
     [SQL_SERIES_SEAL] = { "UPDATE series SET sealed_step = $2 WHERE id = $1 AND sealed_step < $2",
                           "nn" },
+    [SQL_SERIES_RECENT] = { "SELECT r.tenant, r.run, l.name FROM run r JOIN series s ON "
+                            "s.run_id = r.id JOIN layer l ON l.id = s.layer_id WHERE "
+                            "r.owner = $1 AND s.statistic = $2 AND r.last_seen_ms >= "
+                            "(SELECT max(last_seen_ms) FROM run) - $3 "
+                            "ORDER BY r.last_seen_ms DESC LIMIT $4",
+                            "ntnn" },
     [SQL_SERIES_DELETE] = { "DELETE FROM series WHERE run_id = $1", "n" },
     [SQL_TAIL_LIST] = { "SELECT c.series_id, max(c.last_step) FROM chunk c "
                         "JOIN series s ON s.id = c.series_id WHERE s.run_id = $1 "
@@ -129,8 +142,9 @@ const struct sql_source sql_sources[SQL_STATEMENT_COUNT] = {
                           "ntt" },
     [SQL_ALERT_COUNT] = { "SELECT count(*) FROM alert WHERE run_id = $1", "n" },
     [SQL_ALERT_LIST] = { "SELECT r.tenant, r.run, a.layer, a.rule FROM alert a JOIN run r ON "
-                         "r.id = a.run_id ORDER BY a.run_id, a.rule, a.layer LIMIT $1",
-                         "n" },
+                         "r.id = a.run_id WHERE r.owner = $1 ORDER BY a.run_id, a.rule, a.layer "
+                         "LIMIT $2",
+                         "nn" },
     [SQL_ALERT_DELETE] = { "DELETE FROM alert WHERE run_id = $1", "n" },
     [SQL_PROBE] = { "UPDATE meta SET value = $1 WHERE name = 'probed_ms'", "n" },
 };

@@ -47,6 +47,7 @@ enum sql_statement {
     SQL_RUN_LIST,
     SQL_RUN_TO_FOLD,
     SQL_RUN_POINTS,
+    SQL_RUN_ADOPT,
     SQL_RUN_OLD,
     SQL_RUN_DELETE,
     SQL_LAYER_ADD,
@@ -56,6 +57,7 @@ enum sql_statement {
     SQL_SERIES_ADD,
     SQL_SERIES_LIST,
     SQL_SERIES_SEAL,
+    SQL_SERIES_RECENT,
     SQL_SERIES_DELETE,
     SQL_TAIL_LIST,
     SQL_CHUNK_FIND,
@@ -94,6 +96,7 @@ typedef bool (*sql_row)(void *data, const struct sql_value *columns, size_t coun
 struct sql_settings {
     const char *place; /* SQLite: the file. PostgreSQL: libpq's connection string or URL. */
     bool writer;       /* SQLite: others may only read */
+    uint32_t owner;    /* of a writer: a number of its own, for the runs it writes; 0: none */
     uint32_t timeout_ms;
     const bool *stop; /* set by another thread (atomically): give up at once; may be NULL */
 };

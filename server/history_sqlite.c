@@ -59,7 +59,11 @@ static const char second_schema[] =
     "CREATE INDEX run_old ON run(last_seen_ms);"
     "CREATE INDEX chunk_old ON chunk(written_ms) WHERE raw IS NOT NULL AND fine IS NOT NULL";
 
-static const char *const migrations[] = { first_schema, second_schema, NULL };
+/* Version 3: who writes a run. One file has one writer: nobody else lives. */
+static const char third_schema[] = "ALTER TABLE run ADD COLUMN owner INTEGER NOT NULL DEFAULT 0;"
+                                   "CREATE VIEW living AS SELECT 0 AS id WHERE 0";
+
+static const char *const migrations[] = { first_schema, second_schema, third_schema, NULL };
 
 static struct sqlite_db *own(struct sql_db *db)
 {

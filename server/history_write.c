@@ -20,6 +20,7 @@ enum fire_status history_open(const struct history_settings *settings, struct hi
         *corrupt = false;
     if (!history)
         return fire_fail_memory(error, sizeof(*history));
+    history->owner = settings->sql.owner;
     status = settings->backend->open(&settings->sql, &history->db, error);
     if (status == FIRE_OK) {
         *out = history;
@@ -497,18 +498,15 @@ static enum fire_status note_alert(struct history *history, struct run_state *st
 }
 
 /* The run remembers its last event, without spectra. */
-static enum fire_status note_event(struct history *history, struct history_entry *entry,
-                                   Fire__V1__Event *event, struct fire_error *error)
+static enum fire_status note_event(struct history *history, struct run_state *state,
+                                   const struct history_entry *entry, const Fire__V1__Event *event,
+                                   struct fire_error *error)
 {
     Fire__V1__Event kept = *event;
-    struct run_state *state;
     uint8_t *packed;
     size_t bytes;
-    enum fire_status status =
-        run_lock_or_add(history, entry->tenant, event->run, entry->now_ms, &state, error);
+    enum fire_status status;
 
-    if (status != FIRE_OK)
-        return status;
     kept.n_spectrum_before = kept.n_spectrum_after = 0;
     bytes = fire__v1__event__get_packed_size(&kept);
     packed = malloc(bytes + 1);
@@ -521,13 +519,11 @@ static enum fire_status note_event(struct history *history, struct history_entry
                      sql_blob(packed, bytes), sql_number(state->row.last_seen_ms));
     state->row.version++;
     free(packed);
-    if (status == FIRE_OK && event->kind == FIRE__V1__EVENT_KIND__EVENT_KIND_ALERT)
-        status = note_alert(history, state, event, error);
     return status;
 }
 
-static enum fire_status write_event(struct history *history, struct history_entry *entry,
-                                    Fire__V1__Event *event, struct fire_error *error)
+static enum fire_status add_event(struct history *history, const struct history_entry *entry,
+                                  Fire__V1__Event *event, struct fire_error *error)
 {
     const size_t bytes = fire__v1__event__get_packed_size(event);
     uint8_t *packed = malloc(bytes + 1);
@@ -543,8 +539,27 @@ static enum fire_status write_event(struct history *history, struct history_entr
                      sql_number(event->time_ms), sql_blob(packed, bytes));
     free(packed);
     event->id = (uint64_t)id;
-    if (status == FIRE_OK && event->run[0])
-        status = note_event(history, entry, event, error);
+    return status;
+}
+
+/* A Reinit brings one event a tensor; its run needs to be told of the last one only. */
+static enum fire_status write_event(struct history *history, const struct history_entry *entry,
+                                    size_t index, struct fire_error *error)
+{
+    Fire__V1__Event *event = entry->events[index];
+    const bool last =
+        index + 1 == entry->event_count || strcmp(event->run, entry->events[index + 1]->run) != 0;
+    const bool alert = event->kind == FIRE__V1__EVENT_KIND__EVENT_KIND_ALERT;
+    struct run_state *state;
+    enum fire_status status = add_event(history, entry, event, error);
+
+    if (status != FIRE_OK || !event->run[0] || !(last || alert))
+        return status;
+    status = run_lock_or_add(history, entry->tenant, event->run, entry->now_ms, &state, error);
+    if (status == FIRE_OK && last)
+        status = note_event(history, state, entry, event, error);
+    if (status == FIRE_OK && alert)
+        status = note_alert(history, state, event, error);
     return status;
 }
 
@@ -560,7 +575,7 @@ static enum fire_status write_entry(struct history *history, struct history_entr
     if (status == FIRE_OK && entry->report)
         status = write_report(history, entry, error);
     for (size_t i = 0; i < entry->event_count && status == FIRE_OK && entry->status == FIRE_OK; i++)
-        status = write_event(history, entry, entry->events[i], error);
+        status = write_event(history, entry, i, error);
     return status;
 }
 
@@ -568,7 +583,7 @@ enum fire_status history_write(struct history *history, struct history_entry *co
                                size_t count, struct fire_error *error)
 {
     const struct sql_backend *backend = history->db->backend;
-    enum fire_status status = backend->begin(history->db, error);
+    enum fire_status status = run_begin(history, error);
 
     for (size_t i = 0; i < count && status == FIRE_OK; i++)
         status = write_entry(history, entries[i], error);

@@ -164,7 +164,8 @@ static void tell_firing(struct monitor *monitor, const struct monitor_alert *lis
                                  &(struct history_alert){ .tenant = list->texts,
                                                           .run = list->texts + list->run,
                                                           .layer = list->texts + list->layer,
-                                                          .rule = list->texts + list->rule });
+                                                          .rule = list->texts + list->rule,
+                                                          .firing = list->firing });
 }
 
 static void on_wake_closed(uv_handle_t *handle)
@@ -397,6 +398,16 @@ void monitor_add_event(struct monitor *monitor, const char *tenant, const Fire__
 
 /* --- life ------------------------------------------------------------------------------------- */
 
+/* A number that no other daemon has: positive, and small enough for PostgreSQL's locks. */
+static uint32_t random_owner(void)
+{
+    uint32_t number = 0;
+
+    if (uv_random(NULL, NULL, &number, sizeof(number), 0, NULL) != 0)
+        number = (uint32_t)uv_hrtime() ^ (uint32_t)uv_os_getpid() << 16;
+    return (number >> 1) | 1u;
+}
+
 static enum fire_status find_store(struct monitor *monitor, struct fire_error *error)
 {
     const struct config *config = monitor->settings.config;
@@ -414,6 +425,7 @@ static enum fire_status find_store(struct monitor *monitor, struct fire_error *e
         return fire_fail_memory(error, sizeof(path));
     monitor->store.backend = postgres ? &sql_postgres : &sql_sqlite;
     monitor->store.sql = (struct sql_settings){ .place = monitor->place,
+                                                .owner = random_owner(),
                                                 .timeout_ms = STORE_TIMEOUT_MS,
                                                 .stop = &monitor->stop_waiting };
     return FIRE_OK;

@@ -44,8 +44,9 @@ struct monitor_settings {
     struct metrics *metrics;     /* may be NULL */
     /* The store can be used, or not any more; on the loop. May be NULL. */
     void (*changed)(void *data, bool up);
-    /* The store knows this alert as firing; on the loop, for each, once: when the store is opened
-     * for the first time, before `changed` and before any point is stored. May be NULL. */
+    /* A daemon that is gone left this alert (history_take_over()); on the loop, for each, once:
+     * when the store is opened for the first time, before `changed` and before any point is stored.
+     * May be NULL. */
     void (*firing)(void *data, const struct history_alert *alert);
     /* Points of `tenant` were stored; on the loop. May be NULL. */
     void (*stored)(void *data, const char *tenant, const Fire__V1__ReportRequest *report);

@@ -36,6 +36,7 @@ struct monitor_alert {
     size_t run;   /* where the run begins in `texts`; the tenant is at 0 */
     size_t layer; /* … and the layer */
     size_t rule;
+    bool firing;
     char texts[];
 };
 

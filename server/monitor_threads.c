@@ -3,6 +3,7 @@
  * The writer takes everything that waits and commits it as one transaction: while one is being
  * synced the next one gathers. When the store fails, calls that wait are refused, what nobody waits
  * for stays in the queue, and the store is opened again after a pause that grows. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,11 +15,12 @@
 
 #define BATCH_JOBS_MAX  256u
 #define BATCH_BYTES_MAX (16u << 20)
-#define LINGER_MS       20u /* what nobody waits for gathers so long */
+#define LINGER_MS       200u /* what nobody waits for gathers so long: a sync costs the same */
 #define RETRY_FIRST_MS  100u
 #define RETRY_MAX_MS    5000u
 #define UPKEEP_MS       10000u /* between rounds of upkeep */
 #define PATH_BYTES      4096u
+#define SILENCE_S_MAX   1e9 /* longer ones are not asked for: no run is as old */
 
 struct writer {
     struct monitor *monitor;
@@ -130,17 +132,33 @@ static void keep_alert(void *data, const struct history_alert *found)
     alert->layer = put_text(alert, alert->run, found->run);
     alert->rule = put_text(alert, alert->layer, found->layer);
     put_text(alert, alert->rule, found->rule);
+    alert->firing = found->firing;
     alert->next = *list;
     *list = alert;
 }
 
-/* What fired when the daemon stopped still does. */
+/* What fired when the daemon stopped still does, and what had points may fall silent. */
 static enum fire_status take_over_alerts(struct writer *writer, struct fire_error *error)
 {
     struct monitor *monitor = writer->monitor;
+    const struct config *config = monitor->settings.config;
+    struct history_silence silences[ALERTS_RULES_MAX];
     struct monitor_alert *list = NULL;
-    const enum fire_status status =
-        history_firing(writer->history, MONITOR_ALERTS_MAX, keep_alert, &list, error);
+    size_t count = 0;
+    enum fire_status status;
+
+    for (uint32_t i = 0; i < config->alert_count && count < ALERTS_RULES_MAX; i++) {
+        const struct alert_rule *rule = &config->alerts[i];
+
+        if (rule->kind == ALERT_NO_DATA)
+            silences[count++] = (struct history_silence){
+                .rule = rule->name,
+                .statistic = rule->statistic,
+                .span_ms = (int64_t)(1e3 * fmin(rule->window + rule->hold_s, SILENCE_S_MAX)),
+            };
+    }
+    status = history_take_over(writer->history, silences, count, MONITOR_ALERTS_MAX, keep_alert,
+                               &list, error);
 
     if (status != FIRE_OK) {
         monitor_alerts_free(list);

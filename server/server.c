@@ -367,8 +367,10 @@ static void on_firing(void *data, const struct history_alert *alert)
 {
     struct server *server = data;
 
-    if (server->alerts)
+    if (server->alerts && alert->firing)
         alerts_run_restore(server->alerts, alert->rule, alert->tenant, alert->run, alert->layer);
+    else if (server->alerts)
+        alerts_run_expect(server->alerts, alert->rule, alert->tenant, alert->run, alert->layer);
 }
 
 static void store_alert(void *data, const char *tenant, const Fire__V1__Event *event)

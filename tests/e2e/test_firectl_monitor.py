@@ -469,6 +469,26 @@ def test_alerts_outlive_a_restart(start, receiver, tmp_path):
     assert again.counter("fired_alerts_firing") == 0
 
 
+def test_a_silence_that_began_before_a_restart_is_told(start, receiver, tmp_path):
+    """A run that reported to the daemon before, and does not come back, alerts."""
+    rules = """
+alerts:
+  - {{ name: gone, layer: "", statistic: heartbeat, kind: no_data, window: {window} }}
+alert_webhook: {url}
+"""
+    folder = tmp_path / "d"
+    folder.mkdir()
+    one = start(folder=folder, config=rules.format(window=3600, url=receiver.url))
+    report_lines(one, "r", ["1 - heartbeat 1"])
+    assert one.stop() == 0, one.text()
+    again = start(folder=folder, config=rules.format(window=0.5, url=receiver.url))
+    receiver.wait(lambda got: len(got) >= 2)
+    assert [(each["rule"], each["run"], each["state"]) for each in receiver.accepted()] == [
+        ("gone", "r", "pending"), ("gone", "r", "firing")]
+    again.wait_for(lambda: objects(ask(again, "runs", "--json"))[0]["alerts_firing"] == 1,
+                   "a firing alert of the run")
+
+
 @pytest.mark.parametrize("entry, told", [
     ("{ name: a, statistic: dfi }", "value"), ("{ name: a b, statistic: dfi, value: 1 }", "name"),
     ("{ name: a, statistic: dfi, value: 1, kind: jump }", "threshold, slope or no_data")])

@@ -253,6 +253,40 @@ START_TEST(what_fired_before_a_restart_fires_on)
 }
 END_TEST
 
+/* A series that had points before a restart falls silent like any other, from the start on. */
+START_TEST(what_is_expected_may_fall_silent)
+{
+    struct alert_rule rules[2] = { high, high };
+    struct alerts *alerts;
+
+    snprintf(rules[1].name, sizeof(rules[1].name), "gone");
+    rules[1].kind = ALERT_NO_DATA;
+    rules[1].window = 5.0;
+    rules[1].hold_s = 0.0;
+    alerts = open_with(rules, 2);
+    ck_assert(alerts_restore(alerts, "gone", "t", "r", "fc1", 1000));
+    alerts_expect(alerts, "gone", "t", "r", "fc1", 1000); /* known already: it fires on */
+    alerts_expect(alerts, "gone", "t", "r", "fc2", 1000);
+    alerts_expect(alerts, "gone", "t", "r", "fc3", 1000);
+    alerts_expect(alerts, "gone", "t", "r", "head", 1000); /* the rule does not speak of it */
+    alerts_expect(alerts, "high", "t", "r", "fc2", 1000);  /* no rule of silence */
+    alerts_expect(alerts, "no such", "t", "r", "fc2", 1000);
+    ck_assert_uint_eq(alerts_series(alerts), 3);
+    alerts_point(alerts, "t", "r", "fc3", "dormant_ratio", 1, 0.0, 4000);
+    alerts_tick(alerts, 5999);
+    ck_assert_uint_eq(told.count, 0);
+    alerts_tick(alerts, 6000);
+    ck_assert_uint_eq(told.count, 2);
+    ck_assert_str_eq(told.text[1], "gone r fc2 firing");
+    ck_assert_uint_eq(alerts_firing(alerts, 1), 2);
+    alerts_tick(alerts, 9000);
+    ck_assert_str_eq(told.text[3], "gone r fc3 firing");
+    alerts_point(alerts, "t", "r", "fc2", "dormant_ratio", 1, 0.0, 9000);
+    ck_assert_str_eq(told.text[4], "gone r fc2 ok");
+    alerts_close(alerts);
+}
+END_TEST
+
 START_TEST(states_are_bounded)
 {
     struct alert_rule rule = high;
@@ -501,6 +535,7 @@ int main(void)
     tcase_add_test(cases, silence_is_noticed);
     tcase_add_test(cases, a_reload_keeps_what_stays);
     tcase_add_test(cases, what_fired_before_a_restart_fires_on);
+    tcase_add_test(cases, what_is_expected_may_fall_silent);
     tcase_add_test(cases, states_are_bounded);
     tcase_add_loop_test(cases, settings_become_rules, 0,
                         (int)(sizeof(alert_cases) / sizeof(alert_cases[0])));

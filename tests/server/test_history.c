@@ -547,6 +547,66 @@ START_TEST(events_are_listed_and_alerts_counted)
 }
 END_TEST
 
+/* What a daemon that starts takes over, as text. */
+static void note_left(void *data, const struct history_alert *alert)
+{
+    char *text = data;
+
+    sprintf(text + strlen(text), "%s %s %s %s%s;", alert->tenant, alert->run, alert->layer,
+            alert->rule, alert->firing ? " fires" : "");
+}
+
+static void take_over(struct history *history, char text[512])
+{
+    const struct history_silence silence = { .rule = "gone", .statistic = "dfi", .span_ms = 60000 };
+    struct fire_error error = { 0 };
+
+    text[0] = '\0';
+    ck_assert_msg(history_take_over(history, &silence, 1, 10, note_left, text, &error) == FIRE_OK,
+                  "%s", error.message);
+}
+
+/* Who starts takes over what fires and what may fall silent, from daemons that are gone only. A run
+ * that was not seen for long is not waited for. */
+START_TEST(alerts_go_from_a_daemon_that_is_gone_to_one_that_starts)
+{
+    struct history *first, *second, *third;
+    char text[512];
+
+    set_up(_i);
+    settings.sql.owner = 1;
+    first = open_one(true);
+    write_point(first, "tenant", "old", 1, 1, NOW_MS - 60001);
+    write_point(first, "tenant", "run", 1, 1, NOW_MS);
+    write_event(first, FIRE__V1__EVENT_KIND__EVENT_KIND_ALERT, "run", 1, "firing");
+    settings.sql.owner = 2;
+    if (_i == POSTGRES) { /* a file has one writer */
+        second = open_one(true);
+        take_over(second, text);
+        ck_assert_str_eq(text, "");
+        history_close(second);
+    }
+    history_close(first);
+    second = open_one(true);
+    do /* the server takes a moment to see that it is gone */
+        take_over(second, text);
+    while (!text[0]);
+    ck_assert_str_eq(text, "tenant run  dfi_rising fires;tenant run layer gone;");
+    settings.sql.owner = 3;
+    if (_i == POSTGRES) {
+        third = open_one(true);
+        take_over(third, text);
+        ck_assert_str_eq(text, "");
+        write_point(third, "tenant", "run", 2, 1, NOW_MS); /* who writes a run owns it */
+        take_over(second, text);
+        ck_assert_str_eq(text, "");
+        history_close(third);
+    }
+    history_close(second);
+    tear_down();
+}
+END_TEST
+
 /* --- upkeep ----------------------------------------------------------------------------------- */
 
 static void maintain(struct history *history, const struct history_upkeep *upkeep)
@@ -904,6 +964,8 @@ int main(void)
     tcase_add_loop_test(tests, filters_find_ids_names_and_labels, 0, backends);
     tcase_add_loop_test(tests, pages_show_every_run_once, 0, backends);
     tcase_add_loop_test(tests, events_are_listed_and_alerts_counted, 0, backends);
+    tcase_add_loop_test(tests, alerts_go_from_a_daemon_that_is_gone_to_one_that_starts, 0,
+                        backends);
     tcase_add_loop_test(tests, old_points_become_cells_and_old_runs_go, 0, backends);
     tcase_add_loop_test(tests, the_oldest_schema_is_brought_up, 0, backends);
     tcase_add_loop_test(tests, a_newer_schema_is_left_alone, 0, backends);
