@@ -10,7 +10,8 @@
  * more it grows 40 to 250 times, or 10 times and more while units fall silent. A layer that reads
  * the data (many more inputs than outputs) is no witness: its DfI grows 25 to 70 times and half of
  * its units fall silent in networks that learn well. Effective rank falls in both, so it is only
- * worth watching. */
+ * worth watching. Units with a bounded activation (tanh) never fall silent: they saturate, which
+ * passes as little gradient, so the same limits hold for them. */
 #include "advice.h"
 
 #include <inttypes.h>
@@ -56,11 +57,21 @@ struct trend {
     double now;
 };
 
-enum statistic { DFI, DORMANT, GRADIENT_DORMANT_RATIO, GRADIENT_NORM, EFFECTIVE_RANK, NORM, KINDS };
+enum statistic {
+    DFI,
+    DORMANT,
+    SATURATED,
+    GRADIENT_DORMANT_RATIO,
+    GRADIENT_NORM,
+    EFFECTIVE_RANK,
+    NORM,
+    KINDS
+};
 
 static const char *const statistic_names[KINDS] = {
     [DFI] = "dfi",
     [DORMANT] = "dormant_ratio",
+    [SATURATED] = "saturated_ratio",
     [GRADIENT_DORMANT_RATIO] = "gradient_dormant_ratio",
     [GRADIENT_NORM] = "gradient_norm",
     [EFFECTIVE_RANK] = "effective_rank",
@@ -242,6 +253,12 @@ static bool judge_dormant(const struct evidence *evidence, int64_t *since_step, 
                        since_step, reason);
 }
 
+static bool judge_saturated(const struct evidence *evidence, int64_t *since_step, char *reason)
+{
+    return judge_share(&evidence->trends[SATURATED], "saturated ratio", DORMANT_LIMIT, DORMANT_RISE,
+                       since_step, reason);
+}
+
 static bool judge_gradient_dormant(const struct evidence *evidence, int64_t *since_step,
                                    char *reason)
 {
@@ -318,6 +335,7 @@ static const struct {
 } rules[] = {
     { "gradient_collapse", ADVICE_REINIT, judge_collapse },
     { "dormant_rising", ADVICE_REINIT, judge_dormant },
+    { "saturated_rising", ADVICE_REINIT, judge_saturated },
     { "dfi_rising", ADVICE_REINIT, judge_dfi },
     { "dfi_and_dormant", ADVICE_REINIT, judge_dfi_dormant },
     { "gradient_dormant_rising", ADVICE_REINIT, judge_gradient_dormant },
@@ -397,6 +415,8 @@ static void describe_calm(const struct evidence *evidence, struct advice *advice
                       trends[DFI].now, evidence->growth, evidence->dfi_base);
     if (trends[DORMANT].series)
         used = append(advice->reason, used, "the dormant ratio is %.3g; ", trends[DORMANT].now);
+    if (trends[SATURATED].series)
+        used = append(advice->reason, used, "the saturated ratio is %.3g; ", trends[SATURATED].now);
     if (trends[GRADIENT_DORMANT_RATIO].series)
         used = append(advice->reason, used, "the gradient-dormant ratio is %.3g; ",
                       trends[GRADIENT_DORMANT_RATIO].now);
@@ -412,7 +432,7 @@ static void describe_calm(const struct evidence *evidence, struct advice *advice
                layer->reinits[layer->reinit_count - 1]);
     } else {
         append(advice->reason, 0,
-               "fewer than %u points of dfi, dormant_ratio, "
+               "fewer than %u points of dfi, dormant_ratio, saturated_ratio, "
                "gradient_dormant_ratio or gradient_norm",
                POINTS_MIN);
     }

@@ -2,8 +2,8 @@
  *
  * Works on plain arrays: no store, no network, no clock, any thread. The rules are the table in
  * advice.c; what they look at was measured (README.md, "Advice"): raw DfI against its own start,
- * dormant ratios, gradient norm; effective rank and falling accuracy are weak evidence and never
- * decide alone. Advice never acts by itself. */
+ * dormant and saturated ratios, gradient norm; effective rank is weak evidence and never decides
+ * alone. Advice never acts by itself. */
 #ifndef FIRED_ADVICE_H
 #define FIRED_ADVICE_H
 

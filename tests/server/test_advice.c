@@ -17,7 +17,7 @@
 #define HELD_OUT_COUNT    2000u
 #define BAR               0.9
 #define POINTS_MAX        500u
-#define SERIES_MAX        6u
+#define SERIES_MAX        8u
 #define RECORDED_MIN      10u
 
 /* --- the generator ---------------------------------------------------------------------------- */
@@ -457,12 +457,14 @@ static const struct {
     { "gradient_collapse", "gradient_norm", 0.1, 1e-7, ADVICE_REINIT, 50 },
     { "dormant_rising", "dormant_ratio", 0.05, 0.8, ADVICE_REINIT, 50 },
     { "dormant_grown", "dormant_ratio", 0.05, 0.5, ADVICE_WATCH, 50 },
+    { "saturated_rising", "saturated_ratio", 0.05, 0.8, ADVICE_REINIT, 50 },
     { "gradient_dormant_rising", "gradient_dormant_ratio", 0.05, 0.8, ADVICE_REINIT, 50 },
     { "dfi_rising", "dfi", 70.0, 7000.0, ADVICE_REINIT, 50 },
     { "dfi_grown", "dfi", 70.0, 1000.0, ADVICE_WATCH, 50 },
     { "rank_falling", "effective_rank", 100.0, 20.0, ADVICE_WATCH, 50 },
     { "", "dfi", 70.0, 150.0, ADVICE_LEAVE_IT, 0 },
     { "", "dormant_ratio", 0.3, 0.3, ADVICE_LEAVE_IT, 0 },
+    { "", "saturated_ratio", 0.05, 0.5, ADVICE_LEAVE_IT, 0 },
     { "", "gradient_norm", 0.1, 1e-4, ADVICE_LEAVE_IT, 0 },
     { "", "effective_rank", 100.0, 90.0, ADVICE_UNKNOWN, 0 },
     { "", "loss", 1.0, 9.0, ADVICE_UNKNOWN, 0 },

@@ -11,6 +11,7 @@ script came from these seeds: 0 and 1, and 100 and 101 of `permuted`, were looke
 were written; all others were not.
 """
 import argparse
+import functools
 import json
 from pathlib import Path
 
@@ -21,11 +22,17 @@ from torch import nn
 
 HELD_OUT_SEEDS = (100, 101)
 POINTS = 60  # of a series
+SATURATED = 0.9  # of what tanh can reach
 FAILS_BELOW, LEARNS_ABOVE = 0.7, 0.9  # of what a new network reaches
 
 
+@functools.cache
+def all_digits():
+    return mnist_data()
+
+
 def digits(seed, count):
-    images, labels = mnist_data()
+    images, labels = all_digits()
     chosen = numpy.random.default_rng(seed).permutation(len(images))[:count]
     return (torch.tensor(images[chosen] / 255.0, dtype=torch.float32),
             torch.tensor(labels[chosen], dtype=torch.long))
@@ -40,7 +47,8 @@ def network(kind="relu", width=128, hidden=3):
 
 
 def statistics(model, images, labels):
-    """{(layer, statistic): value} as kernels/statistics.h defines them."""
+    """{(layer, statistic): value} as kernels/statistics.h defines them, and the saturated ratio: the
+    share of units of tanh that are beyond 0.9 for more than half of the images."""
     found, kept = {}, images[:500]
     model.zero_grad()
     loss = nn.functional.cross_entropy(model(images), labels)
@@ -52,6 +60,9 @@ def statistics(model, images, labels):
                 means = kept.abs().mean(0)
                 found[layer, "dormant_ratio"] = float((means <= 0.025 * (means.mean() + 1e-9))
                                                       .float().mean())
+                if isinstance(module, nn.Tanh):
+                    beyond = (kept.abs() > SATURATED).float().mean(0)
+                    found[layer, "saturated_ratio"] = float((beyond > 0.5).float().mean())
                 continue
             layer = f"{name}.weight"
             weight = module.weight.double()
