@@ -314,6 +314,13 @@ static bool judge_dormant_grown(const struct evidence *evidence, int64_t *since_
                        DORMANT_RISE_WATCH, since_step, reason);
 }
 
+static bool judge_saturated_grown(const struct evidence *evidence, int64_t *since_step,
+                                  char *reason)
+{
+    return judge_share(&evidence->trends[SATURATED], "saturated ratio", DORMANT_WATCH,
+                       DORMANT_RISE_WATCH, since_step, reason);
+}
+
 static bool judge_rank(const struct evidence *evidence, int64_t *since_step, char *reason)
 {
     const struct trend *rank = &evidence->trends[EFFECTIVE_RANK];
@@ -341,6 +348,7 @@ static const struct {
     { "gradient_dormant_rising", ADVICE_REINIT, judge_gradient_dormant },
     { "dfi_grown", ADVICE_WATCH, judge_dfi_grown },
     { "dormant_grown", ADVICE_WATCH, judge_dormant_grown },
+    { "saturated_grown", ADVICE_WATCH, judge_saturated_grown },
     { "rank_falling", ADVICE_WATCH, judge_rank },
 };
 #define RULE_COUNT (sizeof(rules) / sizeof(rules[0]))

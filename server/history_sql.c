@@ -1,6 +1,6 @@
 /* history_sql: the statements of the store, written so that SQLite and PostgreSQL both take them.
  *
- * A run is owned by the daemon that wrote it last; the view `living` has the numbers of daemons that
+ * A run is owned by the daemon that wrote it last; the view `living` has the numbers of those that
  * write to this database now.
  *
  * A chunk is born between its run's first and last sighting; saying so lets PostgreSQL look into

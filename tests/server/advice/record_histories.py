@@ -47,8 +47,8 @@ def network(kind="relu", width=128, hidden=3):
 
 
 def statistics(model, images, labels):
-    """{(layer, statistic): value} as kernels/statistics.h defines them, and the saturated ratio: the
-    share of units of tanh that are beyond 0.9 for more than half of the images."""
+    """{(layer, statistic): value} as kernels/statistics.h defines them, and the saturated ratio:
+    the share of units of tanh that are beyond 0.9 for more than half of the images."""
     found, kept = {}, images[:500]
     model.zero_grad()
     loss = nn.functional.cross_entropy(model(images), labels)
@@ -168,7 +168,10 @@ RUNS = {
     "labels-rescued": (lambda r, s: tasks(r, s, 8, 30, 1e-3, rescue=(7,)), 4800),
     # One task harms nothing.
     "labels-one-task": (lambda r, s: tasks(r, s, 1, 60, 1e-3), 1200),
-    # True labels: training that is fine.
+    "labels-tanh-two-tasks": (lambda r, s: tasks(r, s, 2, 30, 1e-3, kind="tanh"), 1200),
+    "labels-tanh-fire": (lambda r, s: tasks(r, s, 10, 30, 1e-3, kind="tanh", rescue=range(1, 10)),
+                         6000),
+    # True labels: training that is fine with ReLU; tanh saturates.
     "digits": (lambda r, s: tasks(r, s, 1, 60, 1e-3, labels_of=lambda i, t, n: t), 1200),
     "digits-short": (lambda r, s: tasks(r, s, 1, 15, 1e-3, labels_of=lambda i, t, n: t),
                      300),
