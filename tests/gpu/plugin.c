@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "dtype.h"
 #include "matrices.h"
 #include "polar_ref.h"
 #include "random.h"
@@ -62,20 +63,33 @@ void plugin_calm(void)
     plugin.emulator->forget_complaints();
 }
 
-void plugin_open_with(struct projector *projector, const char *precision, uint32_t slots,
-                      uint64_t slot_bytes)
+static void open_device(struct projector *projector, const struct fire_backend_settings *settings)
 {
-    const struct fire_backend_settings settings = { .threads = 1,
-                                                    .path = "auto",
-                                                    .slots = slots,
-                                                    .slot_bytes = slot_bytes,
-                                                    .precision = precision };
     struct fire_error error = { 0 };
 
     projector->backend = plugin.backend;
     ck_assert_uint_eq(plugin.backend->abi, FIRE_BACKEND_ABI);
-    ck_assert_msg(plugin.backend->open(&settings, &projector->device, &error) == FIRE_OK,
+    ck_assert_msg(plugin.backend->open(settings, &projector->device, &error) == FIRE_OK,
                   "cannot open: %s", error.message);
+}
+
+void plugin_open_with(struct projector *projector, const char *precision, uint32_t slots,
+                      uint64_t slot_bytes)
+{
+    open_device(projector, &(struct fire_backend_settings){ .threads = 1,
+                                                            .path = "auto",
+                                                            .slots = slots,
+                                                            .slot_bytes = slot_bytes,
+                                                            .precision = precision });
+}
+
+void plugin_open_on(struct projector *projector, uint32_t ordinal)
+{
+    open_device(projector, &(struct fire_backend_settings){ .threads = 1,
+                                                            .path = "auto",
+                                                            .ordinal = ordinal,
+                                                            .slots = 1,
+                                                            .slot_bytes = SLOT_BYTES });
 }
 
 void plugin_open(struct projector *projector)
@@ -205,6 +219,21 @@ double gpu_batch_error(struct gpu_batch *batch, uint32_t index)
     free(want);
     free(have);
     return error;
+}
+
+bool gpu_batch_is_rounded(const struct gpu_batch *batch, uint32_t index)
+{
+    const float *const weights = batch->weights + index * batch->matrix_floats;
+
+    for (size_t i = 0; i < batch->matrix_floats; i++) {
+        const float value = weights[i];
+
+        if ((batch->plan.output == FIRE_BF16 &&
+             fire_bf16_to_f32(fire_f32_to_bf16(value)) != value) ||
+            (batch->plan.output == FIRE_F16 && fire_f16_to_f32(fire_f32_to_f16(value)) != value))
+            return false;
+    }
+    return true;
 }
 
 void plugin_check_clean(const char *where)

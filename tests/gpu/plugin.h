@@ -26,6 +26,7 @@ void plugin_calm(void);
 void plugin_open(struct projector *projector);
 void plugin_open_with(struct projector *projector, const char *precision, uint32_t slots,
                       uint64_t slot_bytes);
+void plugin_open_on(struct projector *projector, uint32_t ordinal); /* one slot of that GPU */
 
 /* A batch of Gaussian matrices of one shape under a preset with settings. */
 struct gpu_batch {
@@ -58,6 +59,9 @@ void gpu_batch_must_run(struct projector *projector, struct gpu_batch *batch);
 
 /* How far matrix `index` is from the float64 reference, relative to its norm. */
 double gpu_batch_error(struct gpu_batch *batch, uint32_t index);
+
+/* Whether every weight of matrix `index` is one that its type can hold. */
+bool gpu_batch_is_rounded(const struct gpu_batch *batch, uint32_t index);
 
 /* Nothing is alive on the devices, and nobody complained. */
 void plugin_check_clean(const char *where);

@@ -1,5 +1,6 @@
 /* The emulated runtime itself: what it must see, it sees, and what is right it lets pass. The
  * kernels were compiled by nvcc, and the program was linked to the real libraries. */
+#define _GNU_SOURCE
 #include <check.h>
 #include <cublas_v2.h>
 #include <cuda_runtime_api.h>
@@ -557,6 +558,23 @@ START_TEST(a_divergent_barrier_kills_the_device)
 }
 END_TEST
 
+/* As the real runtime: a kernel goes to a stream of the current device. */
+START_TEST(a_stream_of_another_device_is_refused)
+{
+    float *const device = device_floats(COUNT);
+    cudaStream_t stream = stream_new();
+
+    must(cudaSetDevice(1));
+    ck_assert_int_eq(probe_scale(stream, device, 2.0f, COUNT), cudaErrorInvalidResourceHandle);
+    ck_assert_ptr_nonnull(strstr(control->complaint(), "launched on device 1"));
+    must(cudaSetDevice(0));
+    must(cudaMemset(device, 0, COUNT * sizeof(float)));
+    must(probe_scale(stream, device, 2.0f, COUNT));
+    must(cudaStreamDestroy(stream));
+    must(cudaFree(device));
+}
+END_TEST
+
 START_TEST(memory_has_a_limit)
 {
     void *memory;
@@ -643,6 +661,7 @@ static Suite *emulator_suite(void)
     tcase_add_test(tests, any_call_can_be_made_to_fail);
     tcase_add_test(tests, a_lost_device_stays_lost);
     tcase_add_test(tests, a_divergent_barrier_kills_the_device);
+    tcase_add_test(tests, a_stream_of_another_device_is_refused);
     tcase_add_test(tests, memory_has_a_limit);
     tcase_add_test(tests, the_clock_shows_overlap);
     tcase_add_test(tests, nothing_is_left_alive);
@@ -655,6 +674,7 @@ int main(void)
     SRunner *runner;
     int failed;
 
+    setenv("FIRE_EMULATOR_DEVICES", "2", 1); /* read when the emulator is first called */
     control = emulator_access();
     if (!control) {
         printf("this program was started on a real CUDA runtime, or none: set LD_LIBRARY_PATH\n");

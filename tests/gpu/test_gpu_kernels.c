@@ -52,6 +52,7 @@ static const struct {
     { { "fire", "", 67, 66, 2, FIRE_BF16, false }, NULL },
     { { "fire", "", 70, 66, 2, FIRE_F32, false }, "3xtf32" },
     { { "fire", "polynomial=cubic steps=1", 512, 512, 1, FIRE_F32, true }, NULL },
+    { { "fire", "polynomial=muon steps=1", 512, 512, 1, FIRE_F32, true }, NULL },
 };
 #define CASES ((int)(sizeof(cases) / sizeof(cases[0])))
 
@@ -119,6 +120,7 @@ START_TEST(weights_and_every_statistic_agree)
                       batch.results[i].path);
         ck_assert_msg(error <= (what->output == FIRE_F32 ? TOLERANCE_WEIGHTS : TOLERANCE_NARROW),
                       "%s, matrix %u: error %g", which, i, error);
+        ck_assert_msg(gpu_batch_is_rounded(&batch, i), "%s, matrix %u: not rounded", which, i);
         if (!what->plain)
             compare_results(&batch, i, &again.results[i], which);
     }

@@ -14,6 +14,8 @@
 #define TOLERANCE_BF16  8e-3 /* of the rounded weights themselves */
 #define TOLERANCE_F16   1e-3
 
+#define SLOT_BYTES (160u << 20) /* a chunk of the Gram side of 256 x 256 fits */
+
 static const struct {
     uint32_t out, in, count;
 } shapes[] = {
@@ -54,7 +56,7 @@ static struct projector gpu;
 static void setup(void)
 {
     plugin_calm();
-    plugin_open(&gpu);
+    plugin_open_with(&gpu, NULL, 2, SLOT_BYTES);
 }
 
 static void teardown(void)
@@ -91,6 +93,8 @@ static void check_case(const struct gpu_case *what, double tolerance, uint64_t s
 
         ck_assert_msg(result->action == FIRE_ACTION_PROJECTED, "%s: matrix %u: %s", words(what), i,
                       result->reason);
+        ck_assert_msg(gpu_batch_is_rounded(&batch, i), "%s: matrix %u is not rounded", words(what),
+                      i);
         ck_assert_msg(error <= tolerance, "%s: matrix %u by %s (%s): error %g", words(what), i,
                       result->path, result->method, error);
         /* Unknown when the CPU finished it and no statistics were asked for. */

@@ -1,5 +1,6 @@
-/* A result never depends on the order in which a device runs what is queued, on the batch, or on
- * what else is on its way: the same bits under every schedule. */
+/* A result never depends on the order in which a device runs what is queued, on the batch, on what
+ * else is on its way or came before, or on the GPU: the same bits under every schedule. */
+#define _GNU_SOURCE
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,6 +8,7 @@
 
 #include "plugin.h"
 
+#define GPUS      2u
 #define SCHEDULES 32u /* eager, lazy, and so many less two seeds */
 
 /* A fused one, one of products, the Gram side, counted steps, and until a target. */
@@ -79,29 +81,116 @@ START_TEST(the_same_bits_under_every_schedule)
 }
 END_TEST
 
-/* The first matrix of a batch alone, and as one of many. */
+/* Both on one slot, which keeps the graphs of the first when the second comes. */
+static void run_two(struct gpu_batch *first, struct gpu_batch *second)
+{
+    struct projector gpu;
+
+    plugin_open_on(&gpu, 0);
+    gpu_batch_again(first);
+    gpu_batch_again(second);
+    gpu_batch_must_run(&gpu, first);
+    gpu_batch_must_run(&gpu, second);
+    projector_close(&gpu);
+}
+
+/* The first matrix of a batch alone, and as one of many; whichever comes first. */
 START_TEST(the_same_bits_in_every_batch)
 {
     struct gpu_case alone = cases[_i], many = cases[_i];
     struct gpu_batch single, crowd;
-    struct projector gpu;
+    size_t bytes;
+    float *kept;
 
     plugin_calm();
     alone.count = 1;
     many.count = 19;
-    plugin_open(&gpu);
     gpu_batch_init(&single, &alone, 77);
     gpu_batch_init(&crowd, &many, 77);
-    ck_assert_mem_eq(single.before, crowd.before, single.matrix_floats * sizeof(float));
-    gpu_batch_must_run(&gpu, &single);
-    gpu_batch_must_run(&gpu, &crowd);
-    ck_assert_mem_eq(single.weights, crowd.weights, single.matrix_floats * sizeof(float));
+    bytes = single.matrix_floats * sizeof(float);
+    ck_assert_mem_eq(single.before, crowd.before, bytes);
+    kept = malloc(many.count * bytes);
+    ck_assert_ptr_nonnull(kept);
+    run_two(&crowd, &single);
+    ck_assert_mem_eq(single.weights, crowd.weights, bytes);
     ck_assert(single.results[0].dfi_unscaled_after == crowd.results[0].dfi_unscaled_after);
     ck_assert(single.results[0].sfe == crowd.results[0].sfe);
+    memcpy(kept, crowd.weights, many.count * bytes);
+    run_two(&single, &crowd);
+    ck_assert_mem_eq(single.weights, kept, bytes);
+    for (uint32_t i = 0; i < many.count; i++)
+        ck_assert_msg(memcmp(crowd.weights + i * crowd.matrix_floats,
+                             kept + i * crowd.matrix_floats, bytes) == 0,
+                      "matrix %u differs after a smaller batch", i);
+    free(kept);
     gpu_batch_release(&single);
     gpu_batch_release(&crowd);
-    projector_close(&gpu);
     plugin_check_clean("batches");
+}
+END_TEST
+
+/* A batch runs on the GPU that was asked for, on no other, and says the same there. */
+START_TEST(the_same_bits_on_every_gpu)
+{
+    struct gpu_batch batch;
+    float *kept;
+    size_t bytes;
+
+    plugin_calm();
+    gpu_batch_init(&batch, &cases[_i], 78);
+    bytes = cases[_i].count * batch.matrix_floats * sizeof(float);
+    kept = malloc(bytes);
+    ck_assert_ptr_nonnull(kept);
+    for (uint32_t ordinal = 0; ordinal < GPUS; ordinal++) {
+        struct emulator_clock clock;
+        struct projector gpu;
+
+        plugin_emulator()->reset_clock();
+        plugin_open_on(&gpu, ordinal);
+        gpu_batch_again(&batch);
+        gpu_batch_must_run(&gpu, &batch);
+        projector_close(&gpu);
+        for (uint32_t i = 0; i < GPUS; i++) {
+            plugin_emulator()->clock(i, &clock);
+            ck_assert_msg((clock.compute_s > 0) == (i == ordinal), "GPU %u %s", i,
+                          i == ordinal ? "did nothing" : "was not asked");
+        }
+        if (ordinal == 0)
+            memcpy(kept, batch.weights, bytes);
+        ck_assert_msg(memcmp(kept, batch.weights, bytes) == 0, "GPU %u differs", ordinal);
+        plugin_check_clean("several GPUs");
+    }
+    free(kept);
+    gpu_batch_release(&batch);
+}
+END_TEST
+
+/* A smaller batch of the same kind is filled up with zeros: neither pinned nor device memory that
+ * it uses keeps the weights of whoever came before. */
+START_TEST(nothing_of_an_earlier_batch_is_kept)
+{
+    struct gpu_case large = cases[_i], small = cases[_i];
+    struct gpu_batch first, second;
+    struct projector gpu;
+    const float *sample;
+    size_t bytes;
+
+    plugin_calm();
+    large.count = 4;
+    small.count = 3;
+    gpu_batch_init(&first, &large, 79);
+    gpu_batch_init(&second, &small, 80);
+    sample = first.before + 3 * first.matrix_floats + 1;
+    bytes = 16 * sizeof(float);
+    plugin_open_on(&gpu, 0);
+    gpu_batch_must_run(&gpu, &first);
+    ck_assert_msg(plugin_emulator()->memory_has(sample, bytes), "no trace of what just ran");
+    gpu_batch_must_run(&gpu, &second);
+    ck_assert_msg(!plugin_emulator()->memory_has(sample, bytes), "weights of an earlier batch");
+    projector_close(&gpu);
+    gpu_batch_release(&first);
+    gpu_batch_release(&second);
+    plugin_check_clean("filled up batches");
 }
 END_TEST
 
@@ -110,12 +199,15 @@ static void add(Suite *suite)
     TCase *const tests = tcase_create("schedules");
 
     tcase_set_timeout(tests, 1500);
-    tcase_add_test(tests, the_same_bits_under_every_schedule);
     tcase_add_loop_test(tests, the_same_bits_in_every_batch, 0, CASES);
+    tcase_add_loop_test(tests, the_same_bits_on_every_gpu, 0, 2); /* fused, and products */
+    tcase_add_loop_test(tests, nothing_of_an_earlier_batch_is_kept, 0, CASES);
+    tcase_add_test(tests, the_same_bits_under_every_schedule);
     suite_add_tcase(suite, tests);
 }
 
 int main(void)
 {
+    setenv("FIRE_EMULATOR_DEVICES", "2", 1); /* GPUS; read when the emulator is first called */
     return plugin_main(add, "gpu schedules");
 }

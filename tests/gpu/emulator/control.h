@@ -94,6 +94,13 @@ struct emulator_control {
     bool (*lost)(uint32_t device);
     void (*revive)(void); /* as a new process would find the devices */
 
+    /* Lets threads go on in the order of virtual time: the next `waits` waits for events hold their
+     * threads until `threads` of them wait, then the one whose event came first goes on; with the
+     * last wait all do. `threads` 0: no turns. A stream of work runs the same way every time. */
+    void (*turns)(uint32_t threads, uint64_t waits);
+    /* Whether memory of a device, or page-locked memory, has these bytes somewhere. */
+    bool (*memory_has)(const void *bytes, size_t count);
+
     /* The calls made since start_log(), oldest first. */
     void (*start_log)(void);
     size_t (*log_count)(void);

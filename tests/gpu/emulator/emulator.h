@@ -179,6 +179,8 @@ void *emu_pinned_allocate(size_t bytes);
 bool emu_pinned_register(void *start, size_t bytes);
 bool emu_pinned_release(void *start, bool registered);
 bool emu_pinned_holds(const void *start, size_t bytes);
+/* Whether live device memory, or page-locked memory, has these bytes somewhere. */
+bool emu_memory_has(const void *bytes, size_t count);
 
 /* --- stream.c */
 
@@ -204,6 +206,11 @@ bool emu_event_done(struct emu_event *event);
 void emu_event_finish(struct emu_event *event);
 /* One operation at the virtual time given, on the device; returns when it ends. */
 double emu_op_execute(struct emu_op *op, double start_s);
+
+/* --- turns.c */
+
+void emu_turns(uint32_t threads, uint64_t waits); /* control's */
+void emu_turns_wait(double time_s); /* without the lock: holds the thread until it is its turn */
 
 /* --- graph.c */
 

@@ -278,6 +278,11 @@ static int queue_launch(struct kernel *kernel, const struct configuration *wante
 
     if (!kernel || !stream)
         return kernel ? cudaErrorInvalidResourceHandle : cudaErrorInvalidDeviceFunction;
+    if (stream->device != emu_current_device()) {
+        emu_complain("kernel %s: launched on device %u into a stream of device %u", kernel->name,
+                     emu_current_device(), stream->device);
+        return cudaErrorInvalidResourceHandle;
+    }
     if (!good_grid(emu_world.devices[stream->device].model, kernel, grid, block,
                    wanted->shared_bytes)) {
         emu_complain("kernel %s: grid %ux%ux%u, block %ux%ux%u, %zu shared bytes cannot be run",

@@ -320,6 +320,22 @@ struct kernel_memory emu_memory_for_kernels(void)
                                    .shadow_offset = memory.shadow };
 }
 
+bool emu_memory_has(const void *bytes, size_t count)
+{
+    for (size_t i = 0; i < memory.count; i++) {
+        const struct allocation *const one = &memory.list[i];
+
+        if (one->live && memmem((const char *)(uintptr_t)(one->address + (uint64_t)memory.shadow),
+                                one->bytes, bytes, count))
+            return true;
+    }
+    for (size_t i = 0; i < pinned_count; i++) {
+        if (memmem(pinned[i].start, pinned[i].bytes, bytes, count))
+            return true;
+    }
+    return false;
+}
+
 /* --- page-locked host memory */
 
 static bool pinned_add(char *start, size_t bytes, bool registered)

@@ -193,6 +193,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t handle)
 {
     int code = EMU_ENTER(cudaEventSynchronize);
     struct emu_event *const event = code ? NULL : emu_event_of(handle);
+    double time_s = emu_host_now();
 
     if (!code && !event)
         code = cudaErrorInvalidResourceHandle;
@@ -201,9 +202,12 @@ cudaError_t cudaEventSynchronize(cudaEvent_t handle)
     if (!code) {
         emu_event_finish(event);
         emu_host_wait_until(event->time_s);
+        time_s = emu_host_now();
         code = emu_device_code(event->device);
     }
-    return emu_leave(code);
+    emu_leave(code);
+    emu_turns_wait(time_s);
+    return code;
 }
 
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end)

@@ -448,6 +448,17 @@ static bool control_lost(uint32_t device)
     return emu_device_code(device) != 0;
 }
 
+static bool control_memory_has(const void *bytes, size_t count)
+{
+    bool has;
+
+    emu_lock();
+    emu_finish_all();
+    has = emu_memory_has(bytes, count);
+    emu_unlock();
+    return has;
+}
+
 static void control_start_log(void)
 {
     emu_lock();
@@ -491,6 +502,8 @@ static struct emulator_control control_table = {
     .fail_operation = emu_fail_operation,
     .lost = control_lost,
     .revive = emu_revive,
+    .turns = emu_turns,
+    .memory_has = control_memory_has,
     .start_log = control_start_log,
     .log_count = control_log_count,
     .log_at = control_log_at,

@@ -2,12 +2,15 @@
 """Plants one bug at a time into a copy of kernels/cuda, builds it, runs the gpu suites on it, and
 tells which bugs were found.
 
-usage: run.py [--build FOLDER] [--jobs N] [--only NAME] [--kind host|kernel] [--resume] [--check]
+usage: run.py [--build FOLDER] [--jobs N] [--only NAME] [--kind host|kernel] [--stage NAME]
+              [--resume] [--check]
 
   --build FOLDER  a build of the whole project with the gpu tests (default: build/release)
   --jobs N        how many mutants at once (default: as many as there are processors)
   --only NAME     one mutant; may be repeated
   --kind KIND     only those of host.txt or of kernel.txt
+  --stage NAME    only this stage (kernels, failures …); may be repeated. What is found is found;
+                  a survivor is one of these stages only
   --resume        keep what an earlier run found, where the file with the bug is the same as then;
                   survivors, and whatever ended in an error, are tried anew
   --check         only see that every mutant's text is still there
@@ -168,7 +171,10 @@ class Build:
                               f"-I{sources} -I{ROOT / 'kernels'}", compile_line)
         compile_line = compile_line.replace(f"-o {old}", f"-o {new}")
         compile_line = re.sub(r"-M[DTF]( \S+\.o\S*)?", "", compile_line)
-        link = re.sub(rf"(?<=\s){re.escape(old)}(?=\s)", str(new), link)
+        linked = os.path.relpath(self.folder / old, self.folder)  # as the linker is given it
+        link, count = re.subn(rf"(?<=\s){re.escape(linked)}(?=\s)", str(new), link)
+        if count != 1:
+            sys.exit(f"the plugin is not linked from {linked}")
         link = re.sub(r"-o \S+fire_cuda\.so", f"-o {plugin}", link)
         for command in (compile_line, link):
             if run(command, self.folder, log) != 0:
@@ -329,10 +335,13 @@ def main():
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--kind", choices=sorted(BARS))
+    parser.add_argument("--stage", action="append", default=[])
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
 
+    for kind, stages in STAGES.items():
+        STAGES[kind] = [s for s in stages if not arguments.stage or s[0] in arguments.stage]
     mutants = [m for kind in ("host", "kernel") for m in read_mutants(kind)]
     names = [m.name for m in mutants]
     problems = [f"{m.kind} mutant {m.name}: {m.problem()}" for m in mutants if m.problem()]
