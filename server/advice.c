@@ -11,7 +11,8 @@
  * the data (many more inputs than outputs) is no witness: its DfI grows 25 to 70 times and half of
  * its units fall silent in networks that learn well. Effective rank falls in both, so it is only
  * worth watching. Units with a bounded activation (tanh) never fall silent: they saturate, which
- * passes as little gradient, so the same limits hold for them. */
+ * passes as little gradient; at most a fifth of a layer did in networks that learned well, 0.7 to
+ * 0.8 in those that did not. */
 #include "advice.h"
 
 #include <inttypes.h>
@@ -41,6 +42,7 @@
 #define DATA_FACING         4 /* so many times more inputs than outputs: DfI is only watched */
 #define DORMANT_LIMIT       0.65
 #define DORMANT_RISE        0.25
+#define SATURATED_LIMIT     0.5
 #define DORMANT_RISE_BESIDE 0.1 /* beside a growing DfI */
 #define DORMANT_WATCH       0.25
 #define DORMANT_RISE_WATCH  0.15
@@ -255,8 +257,8 @@ static bool judge_dormant(const struct evidence *evidence, int64_t *since_step, 
 
 static bool judge_saturated(const struct evidence *evidence, int64_t *since_step, char *reason)
 {
-    return judge_share(&evidence->trends[SATURATED], "saturated ratio", DORMANT_LIMIT, DORMANT_RISE,
-                       since_step, reason);
+    return judge_share(&evidence->trends[SATURATED], "saturated ratio", SATURATED_LIMIT,
+                       DORMANT_RISE, since_step, reason);
 }
 
 static bool judge_gradient_dormant(const struct evidence *evidence, int64_t *since_step,
