@@ -15,7 +15,8 @@
 #define AWAITED_PART        2u  /* of the message budget, for one tenant */
 #define AWAITED_STREAM_PART 4u  /* of that, for streams alone */
 #define HOLD_PART           2u  /* of its time, that a call waits for room */
-#define READ_AHEAD_S        1.0 /* of device time */
+#define READ_AHEAD_S        1.0 /* of device time, … */
+#define READ_AHEAD_PART     8u  /* … and of a tenant's bytes */
 
 /* --- charging --- */
 
@@ -267,10 +268,12 @@ static void receive_start(struct rpc_call *call, uint64_t bytes_max)
 }
 
 /* What is read early only fills memory: a tenant whose matrices keep the device busy for a while
- * need not have more of them here. Its calls that end let the next go on. */
+ * need not have many of them here. Its calls that end let the next go on. Small ones are read all
+ * the same: how urgent a call is can be seen only then. */
 static bool reads_ahead(const struct tenant *tenant)
 {
-    return tenant->waiting_seconds < READ_AHEAD_S;
+    return tenant->waiting_seconds < READ_AHEAD_S ||
+           tenant->bytes_unary < tenant->limits.bytes_in_flight_max / READ_AHEAD_PART;
 }
 
 /* Calls of the tenant that wait are read now, as far as there is room. Memory that others have is

@@ -80,6 +80,7 @@ static void forget(struct reinit *reinit)
     rpc_set_release(&reinit->set);
     rpc_call_discharge(reinit->call, reinit->heap_bytes);
     rpc_call_tenant(reinit->call)->bytes_in_flight -= reinit->block_bytes;
+    rpc_call_tenant(reinit->call)->bytes_unary -= reinit->block_bytes;
     reinit->heap_bytes = 0;
     reinit->block_bytes = 0;
     if (reinit->response)
@@ -437,6 +438,7 @@ static enum fire_status reserve(struct reinit *reinit)
         if (status != FIRE_OK)
             return status;
         tenant->bytes_in_flight += bytes;
+        tenant->bytes_unary += bytes;
         reinit->block_bytes += bytes;
     }
     return FIRE_OK;

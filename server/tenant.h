@@ -29,6 +29,7 @@ struct tenant {
     struct tenant_limits limits;
     uint64_t bytes_in_flight;
     uint64_t bytes_awaited; /* the part of them that is reserved for messages still to come */
+    uint64_t bytes_unary;   /* the part of them that is matrices of unary calls */
     struct rpc_call *first_waiting; /* rpc_call's: calls that will be read when there is room */
     struct rpc_call *last_waiting;
     struct rpc_call *first_guest; /* rpc_call's: of them; from it on all are beyond calls_max */
