@@ -66,9 +66,23 @@ bool monitor_settled(const struct monitor *monitor)
 
 /* --- back on the loop ------------------------------------------------------------------------- */
 
-void monitor_discard_owned(Fire__V1__ReportRequest *report, Fire__V1__Event **events,
-                           size_t event_count)
+void monitor_arena_free(struct monitor_arena *arena)
 {
+    while (arena) {
+        struct monitor_arena *before = arena->before;
+
+        free(arena);
+        arena = before;
+    }
+}
+
+static void discard_owned(Fire__V1__ReportRequest *report, Fire__V1__Event **events,
+                          size_t event_count, struct monitor_arena *arena)
+{
+    if (arena) {
+        monitor_arena_free(arena);
+        return;
+    }
     if (report)
         fire__v1__report_request__free_unpacked(report, NULL);
     for (size_t i = 0; i < event_count; i++)
@@ -78,7 +92,7 @@ void monitor_discard_owned(Fire__V1__ReportRequest *report, Fire__V1__Event **ev
 
 static void job_free(struct monitor_job *job)
 {
-    monitor_discard_owned(job->owned, job->events, job->event_count);
+    discard_owned(job->owned, job->events, job->event_count, job->arena);
     free(job);
 }
 
@@ -361,15 +375,16 @@ static Fire__V1__Event *event_copy(const Fire__V1__Event *event)
 
 void monitor_queue_owned(struct monitor *monitor, const char *tenant,
                          Fire__V1__ReportRequest *report, Fire__V1__Event **events,
-                         size_t event_count)
+                         size_t event_count, struct monitor_arena *arena)
 {
     struct monitor_job *job =
         monitor->off || monitor->closed ? NULL : job_make(monitor, MONITOR_REPORT, tenant);
 
     if (!job) {
-        monitor_discard_owned(report, events, event_count);
+        discard_owned(report, events, event_count, arena);
         return;
     }
+    job->arena = arena;
     job->owned = report;
     job->events = events;
     job->event_count = event_count;
@@ -393,7 +408,7 @@ void monitor_add_event(struct monitor *monitor, const char *tenant, const Fire__
         return;
     }
     events[0] = copy;
-    monitor_queue_owned(monitor, tenant, NULL, events, 1);
+    monitor_queue_owned(monitor, tenant, NULL, events, 1, NULL);
 }
 
 /* --- life ------------------------------------------------------------------------------------- */

@@ -5,11 +5,21 @@
 #ifndef FIRED_MONITOR_INTERNAL_H
 #define FIRED_MONITOR_INTERNAL_H
 
+#include <stddef.h>
+
 #include "history.h"
 #include "monitor.h"
 #include "tenant.h"
 
 #define MONITOR_READERS 2u
+
+/* Memory of one recording, freed as a whole: a block, and those before it. */
+struct monitor_arena {
+    struct monitor_arena *before;
+    size_t used;
+    size_t room;
+    max_align_t bytes[];
+};
 
 struct monitor_job {
     struct monitor_job *next;
@@ -23,6 +33,7 @@ struct monitor_job {
     Fire__V1__ReportRequest *owned;
     Fire__V1__Event **events;
     size_t event_count;
+    struct monitor_arena *arena; /* where both of these are; NULL: each was allocated by itself */
 
     struct history_entry entry; /* of a write */
     ProtobufCMessage *response;
@@ -89,15 +100,14 @@ void jobs_push(struct monitor_jobs *jobs, struct monitor_job *job);
 struct monitor_job *jobs_pop(struct monitor_jobs *jobs);
 int64_t monitor_now_ms(void);
 
-/* Takes over report (may be NULL) and events. */
+/* Takes over report (may be NULL), events and the arena they are in (NULL: none). */
 void monitor_queue_owned(struct monitor *monitor, const char *tenant,
                          Fire__V1__ReportRequest *report, Fire__V1__Event **events,
-                         size_t event_count);
+                         size_t event_count, struct monitor_arena *arena);
 
 void monitor_alerts_free(struct monitor_alert *list);
 
-void monitor_discard_owned(Fire__V1__ReportRequest *report, Fire__V1__Event **events,
-                           size_t event_count);
+void monitor_arena_free(struct monitor_arena *arena);
 
 /* monitor_threads.c: the bodies of the threads; `data` is the monitor. */
 void monitor_writer_run(void *data);
