@@ -16,6 +16,7 @@
 #define CHUNK_MAX        64u
 #define AUTO_FIRST       16u /* steps of a named polynomial before those that are done leave */
 #define FUSED_EXTRA      3u
+#define CONTINUE_LAST    1u
 #define CONTINUE_NEAR    2u
 #define CONTINUE_FAR     3u
 #define ROUNDED_DFI      1e-12 /* of a column: more than rounding leaves */
@@ -251,13 +252,16 @@ void recipe_make(struct recipe *recipe, const struct fire_plan *plan,
         recipe->moments = true;
 }
 
-/* Two Taylor steps take a DfI below FIRE_K_NEAR to what rounding leaves, far below the goal, so a
- * matrix that is near rests after them also where others go on. */
+/* A Taylor step takes an eigenvalue of G that is e away from 1 to about e^5 / 2, so a DfI d to less
+ * than d^5: one step does where that is below the goal. Two take a DfI below FIRE_K_NEAR to what
+ * rounding leaves, far below the goal. So a matrix rests after them also where others go on. */
 static uint32_t continue_steps(const struct fire_plan *plan, double dfi)
 {
-    const bool near = dfi < FIRE_K_NEAR && recipe_goal(plan) >= plan->cols * ROUNDED_DFI;
+    const double goal = recipe_goal(plan);
 
-    return near ? CONTINUE_NEAR : CONTINUE_FAR;
+    if (goal < plan->cols * ROUNDED_DFI || dfi >= FIRE_K_NEAR)
+        return CONTINUE_FAR;
+    return pow(dfi, 5) < goal ? CONTINUE_LAST : CONTINUE_NEAR;
 }
 
 bool recipe_continue(struct recipe *recipe, const struct fire_plan *plan,

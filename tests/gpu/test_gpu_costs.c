@@ -274,20 +274,54 @@ START_TEST(the_probe_tells_what_it_found)
 }
 END_TEST
 
+/* Opens, computes in both ways, replays its graphs, closes; and is refused for want of memory. What
+ * valgrind is shown of the plugin, for it takes its time. */
+START_TEST(a_small_batch_runs_twice)
+{
+    static const struct gpu_case small[] = {
+        { "fire", "", 6, 5, 2, FIRE_F32, false },
+        { "official-vision", "steps=2", 66, 65, 1, FIRE_F32, true },
+    };
+    struct projector gpu;
+
+    plugin_calm();
+    plugin_open_with(&gpu, NULL, 2, 64u << 20);
+    for (uint32_t i = 0; i < 4; i++) {
+        struct gpu_batch batch;
+
+        gpu_batch_init(&batch, &small[i / 2], 5 + i);
+        gpu_batch_must_run(&gpu, &batch);
+        ck_assert_msg(strncmp(batch.results[0].path, "cuda", 4) == 0, "by %s",
+                      batch.results[0].path);
+        ck_assert(gpu_batch_error(&batch, 0) <= POLAR_MOST);
+        gpu_batch_release(&batch);
+    }
+    projector_close(&gpu);
+    plugin_emulator()->memory_limit(64u << 20); /* for one slot of two */
+    ck_assert_int_eq(plugin_backend()->open(&(struct fire_backend_settings){ .slots = 2 },
+                                            &gpu.device, &(struct fire_error){ 0 }),
+                     FIRE_NO_MEMORY);
+    plugin_check_clean("small batches");
+}
+END_TEST
+
 static void add(Suite *suite)
 {
     const int flops_count = getenv("FIRED_TEST_FULL") ? FLOPS_CASES : FLOPS_CASES_SHORT;
     /* CK_RUN_CASE=flops, for one, runs that alone. */
+    TCase *const small = tcase_create("small");
     TCase *const submits = tcase_create("submits");
     TCase *const overlap = tcase_create("overlap");
     TCase *const flops = tcase_create("flops");
 
+    tcase_add_test(small, a_small_batch_runs_twice);
     tcase_add_loop_test(submits, a_steady_submit_is_three_calls, 0, CASES);
     tcase_add_test(submits, stragglers_take_one_more_segment);
     tcase_add_test(submits, the_probe_tells_what_it_found);
     tcase_add_loop_test(overlap, copies_hide_behind_products, 0, 4);
     tcase_add_loop_test(overlap, products_hide_behind_copies, 0, 4);
     tcase_add_loop_test(flops, a_result_takes_less_than_half_of_the_official_flops, 0, flops_count);
+    suite_add_tcase(suite, small);
     suite_add_tcase(suite, submits);
     suite_add_tcase(suite, overlap);
     suite_add_tcase(suite, flops);

@@ -277,7 +277,7 @@ END_TEST
 static void add(Suite *suite)
 {
     TCase *const tests = tcase_create("failures");
-    TCase *const memory = tcase_create("memory"); /* short: CK_RUN_CASE=memory under valgrind */
+    TCase *const memory = tcase_create("memory");
 
     tcase_add_checked_fixture(tests, setup, teardown);
     tcase_add_test(tests, a_failure_never_delivers_an_earlier_batch);
