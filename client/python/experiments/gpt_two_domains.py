@@ -18,7 +18,7 @@ class Size(NamedTuple):
     second: int  # steps on documentation
 
 
-SIZES = {"full": Size(1000, 300), "quick": Size(200, 50), "tiny": Size(2, 5)}
+SIZES = {"full": Size(3000, 500), "quick": Size(200, 50), "tiny": Size(2, 5)}
 CASES = {"10kB": 10_000, "400kB": 400_000}
 
 
@@ -50,8 +50,8 @@ def run_one(method: str, seed: int, size: str) -> dict[str, float]:
 
 EXPERIMENT = Experiment(
     name="gpt_two_domains",
-    about="Character GPT (2 layers, width 64, 4 heads, 64 characters), Adam 3e-3, batch 8; 1,000 "
-    "steps on 10 kB of plays (memorised) or 400 kB (generalised), then 300 steps on Python's "
+    about="Character GPT (2 layers, width 64, 4 heads, 64 characters), Adam 3e-3, batch 16; 3,000 "
+    "steps on 10 kB of plays (memorised) or 400 kB (generalised), then 500 steps on Python's "
     "documentation. loss_after_…: nats a character on 100 kB of held-out documentation at the "
     "end; lower is better.",
     methods=[name for name in methods.METHODS if name not in ("reset", "fired-scale-one")],

@@ -13,6 +13,7 @@ from .harness import Experiment, main
 
 STEPS = {"full": 600, "quick": 200, "tiny": 20}
 PART = 10
+BATCH = 8
 PLACES = {"early": 0.25, "mid": 0.5, "late": 0.9}
 # Where, and which parameters: all that the method takes, or only those that match.
 CASES: dict[str, tuple[str, list[str] | None]] = {
@@ -25,7 +26,7 @@ def go_on(model: nn.Module, optimizer: torch.optim.Optimizer, seed: int, start: 
     """Steps start..end of the run; a part's batches do not depend on where the run began."""
     for part in range(start // PART, end // PART):
         text.train(model, optimizer, text.plays()[:400_000], PART,
-                   images.generator_of(seed, 1, part))
+                   images.generator_of(seed, 1, part), BATCH)
 
 
 @functools.lru_cache(maxsize=1)

@@ -11,7 +11,7 @@ from . import data, images
 from .models import GPT, seeded
 
 ALPHABET = 96  # printable ASCII and the line end
-BATCH, RATE = 8, 3e-3
+BATCH, RATE = 16, 3e-3
 HELD_OUT = 100_000  # the last characters of a text are for testing
 
 
@@ -48,10 +48,10 @@ def loss_of(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, text: Tensor, steps: int,
-          generator: torch.Generator) -> None:
+          generator: torch.Generator, batch: int = BATCH) -> None:
     model.train()
     for _ in range(steps):
-        x, y = batch_of(text, 64, generator)
+        x, y = batch_of(text, 64, generator, batch)
         optimizer.zero_grad()
         loss_of(model, x, y).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
