@@ -12,6 +12,15 @@ def sanitized():
                                   for line in cache.read_text().splitlines())
 
 
+# FIRED_TEST_SLOW: about how many times slower the build is; the longest tests do so much less.
+SLOW = int(os.environ.get("FIRED_TEST_SLOW", "1"))
+
+
+def fewer(count, least=1):
+    """`count` of something that takes long, on a build that is slow."""
+    return max(count // SLOW, least)
+
+
 # FIRED_TEST_DEVICE=emulated: every daemon serves with the CUDA plugin on an emulated GPU
 # (tests/gpu). What it needs of environment and flags; small slots, for memory is emulated too.
 EMULATOR = BUILD / "emulator"

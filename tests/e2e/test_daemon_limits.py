@@ -8,7 +8,7 @@ import time
 import grpc
 import pytest
 
-from build import BUILD, sanitized
+from build import BUILD, fewer, sanitized
 from daemon import (FIRED, WAIT_S, Daemon, Feed, begin, daemon,  # noqa: F401
                     firectl, gaussian, header, refused, reinit_pb2, refusal, request, save,
                     set_header, start, stream_messages, tensor_pb2)
@@ -225,9 +225,9 @@ def test_a_deadline_is_cut_to_the_longest(start):
 
 
 def test_a_set_may_end_while_the_device_has_a_part_of_it(start):
-    """64 matrices that wait for company, of which some are computing when the set ends."""
+    """Matrices that wait for company, of which some are computing when the set ends."""
     one = start("--delay-us", "200000", "--batch-target-us", "2000", "--threads", "1")
-    weights = gaussian(64, 256, 256)
+    weights = gaussian(fewer(64, 8), 256, 256)
     about = header("w", weights, {"stack": 1})
     for _ in range(3):
         answers = list(one.reinit.ReinitStream(
