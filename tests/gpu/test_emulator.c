@@ -1,6 +1,5 @@
 /* The emulated runtime itself: what it must see, it sees, and what is right it lets pass. The
  * kernels were compiled by nvcc, and the program was linked to the real libraries. */
-#define _GNU_SOURCE
 #include <check.h>
 #include <cublas_v2.h>
 #include <cuda_runtime_api.h>
@@ -558,7 +557,8 @@ START_TEST(a_divergent_barrier_kills_the_device)
 }
 END_TEST
 
-/* As the real runtime: a kernel goes to a stream of the current device. */
+/* As the real runtime: a kernel goes to a stream of the current device. There are two, by
+ * FIRE_EMULATOR_DEVICES in the environment: kernels are registered before main(). */
 START_TEST(a_stream_of_another_device_is_refused)
 {
     float *const device = device_floats(COUNT);
@@ -674,7 +674,6 @@ int main(void)
     SRunner *runner;
     int failed;
 
-    setenv("FIRE_EMULATOR_DEVICES", "2", 1); /* read when the emulator is first called */
     control = emulator_access();
     if (!control) {
         printf("this program was started on a real CUDA runtime, or none: set LD_LIBRARY_PATH\n");
