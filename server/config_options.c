@@ -96,7 +96,7 @@ const struct config_option config_options[] = {
     { COUNT(drain_ms_max, 0, 3600000, "30000", "time that running calls get after SIGTERM") },
     { COUNT(delay_us, 0, 1000000, "0",
             "how long a matrix waits for others of its shape although the device is idle") },
-    { COUNT(batch_target_us, 50, 10000000, "4000", "device time that a batch is filled up to") },
+    { COUNT(batch_target_us, 50, 10000000, "5000", "device time that a batch is filled up to") },
     { COUNT(batch_matrices_max, 1, 65536, "4096", "matrices in a batch") },
     { COUNT(jobs_max, 16, 4194304, "65536", "matrices waiting, of all callers") },
     { COUNT(bulk_age_ms, 1, 3600000, "1000", "wait after which bulk work counts as normal") },

@@ -17,8 +17,8 @@
 #include "scheduler_internal.h"
 
 #define PIPELINE_DEPTH    2u    /* ordinary batches with a device */
-#define PIPELINE_TARGETS  2.5   /* of batch_target_us: what two batches may take together */
-#define LOOKAHEAD_TARGETS 0.05  /* of batch_target_us left: the device is about to fall idle */
+#define PIPELINE_TARGETS  2.2   /* of batch_target_us: what two batches may take together */
+#define LOOKAHEAD_TARGETS 0.04  /* of batch_target_us left: the device is about to fall idle */
 #define URGENT_BEHIND_S   0.020 /* a batch is urgent when so much runs before it */
 #define URGENT_COST_S     0.005 /* … and it is shorter than this */
 #define URGENT_SLACK_S    0.020 /* … and its tenant is no further ahead of whom it interrupts */

@@ -114,7 +114,7 @@ START_TEST(defaults_are_the_promised_ones)
     ck_assert_uint_eq(config.idle_ms_max, 30000);
     ck_assert_uint_eq(config.drain_ms_max, 30000);
     ck_assert_uint_eq(config.delay_us, 0);
-    ck_assert_uint_eq(config.batch_target_us, 4000);
+    ck_assert_uint_eq(config.batch_target_us, 5000);
     ck_assert_uint_eq(config.batch_matrices_max, 4096);
     ck_assert_uint_eq(config.jobs_max, 65536);
     ck_assert_uint_eq(config.bulk_age_ms, 1000);
