@@ -33,7 +33,7 @@ static bool is_first(uint32_t place)
 {
     for (uint32_t i = 0; i < WAITERS_MAX; i++) {
         if (turns.taken[i] && (turns.time_s[i] < turns.time_s[place] ||
-                               (turns.time_s[i] <= turns.time_s[place] && i < place)))
+                               (i < place && turns.time_s[i] <= turns.time_s[place])))
             return false;
     }
     return true;
