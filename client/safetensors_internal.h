@@ -131,8 +131,6 @@ void safetensors_target_release(struct safetensors_target *target);
 struct safetensors_output {
     int directory;           /* where it goes; borrowed, -1 for a stream */
     int file;                /* -1: not open */
-    int direct;              /* the same file, written past the page cache; -1: not here */
-    void *aligned;           /* what goes that way lies here first; owned; NULL until needed */
     char *path;              /* for messages; owned */
     char *name;              /* final, in `directory`; owned; NULL for a stream */
     char *temporary;         /* owned; NULL until it exists */
@@ -140,11 +138,11 @@ struct safetensors_output {
     bool replaces;           /* a file of this name existed at the start */
     bool renamed;            /* it has its final name */
     bool committed;          /* it stays */
+    bool cached;             /* there is no way past the page cache here */
     uint64_t unsynced_bytes; /* in the page cache */
 };
 
-#define SAFETENSORS_OUTPUT_NONE                                                                    \
-    ((struct safetensors_output){ .directory = -1, .file = -1, .direct = -1 })
+#define SAFETENSORS_OUTPUT_NONE ((struct safetensors_output){ .directory = -1, .file = -1 })
 
 /* Creates a temporary file for `name` in `directory`, `size` bytes reserved where the file system
  * can. On failure the output may still be released. */

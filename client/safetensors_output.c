@@ -152,8 +152,6 @@ static enum fire_status temporary_open(struct safetensors_output *output, struct
     }
     output->owns_file = true;
     output->temporary = temporary;
-    output->direct = openat(output->directory, temporary,
-                            O_WRONLY | O_DIRECT | O_CLOEXEC | O_NOFOLLOW); /* may not be had */
     return FIRE_OK;
 }
 
@@ -223,41 +221,47 @@ enum fire_status safetensors_output_stream(struct safetensors_output *output, co
     return FIRE_OK;
 }
 
-static void direct_close(struct safetensors_output *output)
-{
-    if (output->direct >= 0)
-        close(output->direct);
-    output->direct = -1;
-    free(output->aligned);
-    output->aligned = NULL;
-}
-
-/* Writes whole blocks past the page cache and says how many bytes that were. Where it does not work
- * nothing is lost: the page cache takes the rest, and a fault of the disk comes up there again. */
-static uint64_t direct_write(struct safetensors_output *output, uint64_t offset,
-                             const uint8_t *bytes, uint64_t count)
+/* Writes whole blocks to `direct` and says how many bytes that were. */
+static uint64_t pieces_write(int direct, uint64_t offset, const uint8_t *bytes, uint64_t count,
+                             void *aligned)
 {
     uint64_t done = 0;
 
-    if (!output->aligned)
-        output->aligned = aligned_alloc(DIRECT_ALIGNMENT, DIRECT_PIECE);
-    if (!output->aligned)
-        return 0;
-    count -= count % DIRECT_ALIGNMENT;
     while (done < count) {
         const uint64_t piece = count - done < DIRECT_PIECE ? count - done : DIRECT_PIECE;
         ssize_t written;
 
-        memcpy(output->aligned, bytes + done, piece);
+        memcpy(aligned, bytes + done, piece);
         do {
-            written = pwrite(output->direct, output->aligned, piece, (off_t)(offset + done));
+            written = pwrite(direct, aligned, piece, (off_t)(offset + done));
         } while (written < 0 && errno == EINTR);
-        done += written > 0 ? (uint64_t)written : 0;
-        if (written < 0 || (uint64_t)written != piece) {
-            direct_close(output);
+        if (written <= 0)
             break;
-        }
+        done += (uint64_t)written;
+        if ((uint64_t)written != piece)
+            break;
     }
+    return done;
+}
+
+/* Writes past the page cache and says how many bytes that were. Where it does not work nothing is
+ * lost: the page cache takes the rest, and a fault of the disk comes up there again. Nothing stays
+ * open or allocated: a checkpoint may have hundreds of files. */
+static uint64_t direct_write(struct safetensors_output *output, uint64_t offset,
+                             const uint8_t *bytes, uint64_t count)
+{
+    const int direct =
+        openat(output->directory, output->temporary, O_WRONLY | O_DIRECT | O_CLOEXEC | O_NOFOLLOW);
+    void *aligned = direct >= 0 ? aligned_alloc(DIRECT_ALIGNMENT, DIRECT_PIECE) : NULL;
+    uint64_t done = 0;
+
+    count -= count % DIRECT_ALIGNMENT;
+    if (aligned)
+        done = pieces_write(direct, offset, bytes, count, aligned);
+    output->cached = done != count;
+    free(aligned);
+    if (direct >= 0)
+        close(direct);
     return done;
 }
 
@@ -293,7 +297,7 @@ enum fire_status safetensors_output_write(struct safetensors_output *output, uin
 {
     const uint8_t *next = bytes;
 
-    if (output->direct >= 0 && count >= DIRECT_BYTES_MIN) {
+    if (output->name && !output->cached && count >= DIRECT_BYTES_MIN) {
         const uint64_t head = (DIRECT_ALIGNMENT - offset % DIRECT_ALIGNMENT) % DIRECT_ALIGNMENT;
         const enum fire_status status = cached_write(output, offset, next, head, error);
         uint64_t done;
@@ -342,7 +346,6 @@ enum fire_status safetensors_directory_sync(int directory, const char *path,
 
 void safetensors_output_release(struct safetensors_output *output)
 {
-    direct_close(output);
     if (output->file >= 0 && output->owns_file)
         close(output->file);
     if (output->temporary && !output->renamed)

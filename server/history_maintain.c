@@ -50,7 +50,7 @@ static enum fire_status fold_one(struct history *history, const struct run_name 
     if (status == FIRE_OK)
         status = run_fold(history, state, now_ms, error);
     if (status == FIRE_OK)
-        status = run_save(history, state, error);
+        status = run_save(history, state, 0, error);
     return status;
 }
 

@@ -522,7 +522,7 @@ enum fire_status run_lock_or_add(struct history *history, const char *tenant, co
     return status;
 }
 
-enum fire_status run_save(struct history *history, struct run_state *state,
+enum fire_status run_save(struct history *history, struct run_state *state, int64_t owner,
                           struct fire_error *error)
 {
     struct run_row *row = &state->row;
@@ -532,5 +532,5 @@ enum fire_status run_save(struct history *history, struct run_state *state,
                    sql_number(row->last_seen_ms), sql_number(row->first_step),
                    sql_number(row->last_step), sql_number(row->points), sql_number(row->layers),
                    sql_number(row->pending_points), sql_number(row->pending_rows),
-                   sql_number(row->version), sql_number(history->owner));
+                   sql_number(row->version), sql_number(owner));
 }

@@ -27,7 +27,8 @@ const struct sql_source sql_sources[SQL_STATEMENT_COUNT] = {
                       "tttn" },
     [SQL_RUN_UPDATE] = { "UPDATE run SET last_seen_ms = $2, first_step = $3, last_step = $4, "
                          "points = $5, layers = $6, pending_points = $7, pending_rows = $8, "
-                         "version = $9, owner = $10 WHERE id = $1",
+                         "version = $9, owner = CASE WHEN $10 = 0 THEN owner ELSE $10 END "
+                         "WHERE id = $1",
                          "nnnnnnnnnn" },
     [SQL_RUN_INFO] = { "UPDATE run SET info = $2, search = lower($3) WHERE id = $1", "nbt" },
     [SQL_RUN_PENDING] = { "UPDATE run SET pending_points = 0, pending_rows = 0, "

@@ -469,7 +469,7 @@ static enum fire_status write_report(struct history *history, struct history_ent
                               state->row.pending_rows >= HISTORY_FOLD_ROWS))
         status = run_fold(history, state, entry->now_ms, error);
     if (status == FIRE_OK)
-        status = run_save(history, state, error);
+        status = run_save(history, state, history->owner, error);
     return status;
 }
 

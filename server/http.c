@@ -361,6 +361,8 @@ void http_request_unref(struct http_request *request)
     if (request->connection || request->busy)
         return;
     budget_release(&request->http->server->messages, request->reserved);
+    if (request->http->server->rpc)
+        rpc_server_unblock(request->http->server->rpc); /* calls may wait for it */
     if (request->message)
         protobuf_c_message_free_unpacked(request->message, NULL);
     if (request->answer)

@@ -389,6 +389,8 @@ void monitor_queue_owned(struct monitor *monitor, const char *tenant,
     job->events = events;
     job->event_count = event_count;
     job->bytes = (report ? report_bytes(report) : 0) + 1024 * event_count;
+    for (const struct monitor_arena *block = arena; block; block = block->before)
+        job->bytes += block->room;
     for (size_t i = 0; i < event_count; i++) {
         job->bytes += sizeof(double) * (events[i]->n_spectrum_before + events[i]->n_spectrum_after);
         if (events[i]->time_ms == 0)

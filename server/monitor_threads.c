@@ -27,6 +27,7 @@ struct writer {
     struct history *history;
     struct monitor_job *batch[BATCH_JOBS_MAX];
     size_t count;
+    bool behind;          /* the last batch left some */
     uint64_t retry_at_ns; /* while there is no history */
     uint32_t retry_ms;
     uint64_t upkeep_at_ns;
@@ -118,10 +119,15 @@ static size_t put_text(struct monitor_alert *alert, size_t at, const char *text)
     return at + strlen(text) + 1;
 }
 
+struct alert_list {
+    struct monitor_alert *first;
+    struct monitor_alert **end;
+};
+
 /* One without memory for it is left out: it will fire again. */
 static void keep_alert(void *data, const struct history_alert *found)
 {
-    struct monitor_alert **list = data;
+    struct alert_list *list = data;
     struct monitor_alert *alert =
         malloc(sizeof(*alert) + strlen(found->tenant) + strlen(found->run) + strlen(found->layer) +
                strlen(found->rule) + 4);
@@ -133,8 +139,9 @@ static void keep_alert(void *data, const struct history_alert *found)
     alert->rule = put_text(alert, alert->layer, found->layer);
     put_text(alert, alert->rule, found->rule);
     alert->firing = found->firing;
-    alert->next = *list;
-    *list = alert;
+    alert->next = NULL;
+    *list->end = alert;
+    list->end = &alert->next;
 }
 
 /* What fired when the daemon stopped still does, and what had points may fall silent. */
@@ -143,7 +150,7 @@ static enum fire_status take_over_alerts(struct writer *writer, struct fire_erro
     struct monitor *monitor = writer->monitor;
     const struct config *config = monitor->settings.config;
     struct history_silence silences[ALERTS_RULES_MAX];
-    struct monitor_alert *list = NULL;
+    struct alert_list list = { NULL, &list.first };
     size_t count = 0;
     enum fire_status status;
 
@@ -161,11 +168,11 @@ static enum fire_status take_over_alerts(struct writer *writer, struct fire_erro
                                &list, error);
 
     if (status != FIRE_OK) {
-        monitor_alerts_free(list);
+        monitor_alerts_free(list.first);
         return status;
     }
     uv_mutex_lock(&monitor->lock);
-    monitor->firing = list;
+    monitor->firing = list.first;
     uv_mutex_unlock(&monitor->lock);
     writer->opened = true;
     return FIRE_OK;
@@ -333,7 +340,8 @@ static void take_batch(struct writer *writer)
         bytes += job->bytes;
         writer->batch[writer->count++] = job;
     }
-    if (!monitor->writes.first)
+    writer->behind = monitor->writes.first != NULL;
+    if (!writer->behind)
         monitor->callers_wait = false;
 }
 
@@ -373,13 +381,14 @@ static bool wait_for_work(struct writer *writer)
     }
 }
 
-/* Under the lock: lets what nobody waits for gather. */
+/* Under the lock: lets what nobody waits for gather, unless enough has. */
 static void linger(struct writer *writer)
 {
     struct monitor *monitor = writer->monitor;
     const uint64_t until = clock_now_ns() + LINGER_MS * CLOCK_NS_PER_MS;
 
-    while (!monitor->callers_wait && !monitor->stopping && monitor->writes.first) {
+    while (!writer->behind && !monitor->callers_wait && !monitor->stopping &&
+           monitor->writes.first) {
         const uint64_t now = clock_now_ns();
 
         if (now >= until)

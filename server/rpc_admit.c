@@ -193,9 +193,18 @@ static enum fire_status room_check(struct rpc_server *rpc, const struct rpc_meth
         return FIRE_OK;
     /* A unary call beyond its tenant's limit waits for room, as a guest: it is not read before, and
      * gives way to whoever is within his own. */
-    const bool beyond = tenant->calls - tenant->guests >= tenant->limits.calls_max;
+    const bool beyond = method->kind == RPC_UNARY_TENSOR
+                            ? tenant_is_beyond(tenant)
+                            : tenant->calls - tenant->guests >= tenant->limits.calls_max;
     const bool full = rpc_server_calls(rpc) >= server->config.calls_max;
 
+    if (stream && tenant->streams >= tenant->limits.streams_max) {
+        failure->reason = "TENANT_TOO_MANY_STREAMS";
+        return fire_fail(error, FIRE_BUSY, NULL,
+                         "tenant %s has %" PRIu32 " streams open, the most it may have; end one or "
+                         "raise its streams_max",
+                         tenant->name, tenant->streams);
+    }
     if (full && !beyond && !rpc_guest_refuse(rpc)) {
         failure->reason = "TOO_MANY_CALLS";
         return fire_fail(error, FIRE_BUSY, NULL,
@@ -209,13 +218,6 @@ static enum fire_status room_check(struct rpc_server *rpc, const struct rpc_meth
                          "tenant %s has %" PRIu32 " calls running, the most it may have; wait for "
                          "answers or raise its calls_max",
                          tenant->name, tenant->calls);
-    }
-    if (stream && tenant->streams >= tenant->limits.streams_max) {
-        failure->reason = "TENANT_TOO_MANY_STREAMS";
-        return fire_fail(error, FIRE_BUSY, NULL,
-                         "tenant %s has %" PRIu32 " streams open, the most it may have; end one or "
-                         "raise its streams_max",
-                         tenant->name, tenant->streams);
     }
     return FIRE_OK;
 }

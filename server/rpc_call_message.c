@@ -118,8 +118,7 @@ void call_guest_enter(struct rpc_call *call)
     struct tenant *tenant = call->tenant;
     struct rpc_call **newest = rpc_server_newest_guest(call->rpc);
 
-    if (call->method->kind != RPC_UNARY_TENSOR ||
-        tenant->calls - tenant->guests < tenant->limits.calls_max)
+    if (call->method->kind != RPC_UNARY_TENSOR || !tenant_is_beyond(tenant))
         return;
     call->guest = true;
     tenant->guests++;
@@ -139,7 +138,8 @@ void call_guest_leave(struct rpc_call *call)
     FIRE_ASSERT(tenant->guests > 0);
     tenant->guests--;
     if (tenant->first_guest == call)
-        tenant->first_guest = call->next_waiting;
+        tenant->first_guest =
+            call->next_waiting && call->next_waiting->guest ? call->next_waiting : NULL;
     if (call->older_guest)
         call->older_guest->newer_guest = call->newer_guest;
     if (call->newer_guest)

@@ -88,7 +88,6 @@ bool rpc_server_may_warn(struct rpc_server *rpc, uint64_t *suppressed);
 void rpc_server_resume(struct rpc_server *rpc, struct tenant *tenant);
 /* The same once memory has been given back. */
 void rpc_server_block(struct rpc_server *rpc, struct tenant *tenant);
-void rpc_server_unblock(struct rpc_server *rpc); /* it has been */
 struct rpc_call **rpc_server_newest_guest(struct rpc_server *rpc);
 /* The rpc_server of a call. */
 struct rpc_server *rpc_call_rpc(struct rpc_call *call);

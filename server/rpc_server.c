@@ -755,4 +755,7 @@ void rpc_server_reload(struct rpc_server *rpc)
 
     if (rpc_listen_reload(rpc->listen, &error) != FIRE_OK)
         log_error("tls_reload_failed", LOG_TEXT("message", error.message));
+    /* Limits may have been raised: whoever waits for room may have it now. */
+    for (uint32_t i = 0; i < tenants_count(rpc->server->tenants); i++)
+        rpc_server_resume(rpc, tenants_at(rpc->server->tenants, i));
 }

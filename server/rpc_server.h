@@ -24,7 +24,11 @@ void rpc_server_drain(struct rpc_server *rpc, uint32_t limit_ms, void (*drained)
 /* After drained. `closed` is called when the last handle is gone. */
 void rpc_server_close(struct rpc_server *rpc, void (*closed)(void *data), void *data);
 
-/* New TLS files take effect for new connections where gRPC allows it; otherwise logged. */
+/* Memory for messages has been given back: calls that wait for some go on in the next turn. */
+void rpc_server_unblock(struct rpc_server *rpc);
+
+/* New TLS files take effect for new connections where gRPC allows it; otherwise logged. Calls that
+ * wait for room go on, as limits may have been raised. */
 void rpc_server_reload(struct rpc_server *rpc);
 
 uint32_t rpc_server_calls(const struct rpc_server *rpc); /* now */

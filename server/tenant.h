@@ -72,6 +72,12 @@ FIRE_NODISCARD enum fire_status tenants_set_limits(struct tenants *tenants, cons
                                                    const struct tenant_limits *limits,
                                                    struct fire_error *error);
 
+/* Whether one more unary call with tensors is beyond calls_max: nobody overtakes those that wait. */
+static inline bool tenant_is_beyond(const struct tenant *tenant)
+{
+    return tenant->guests > 0 || tenant->calls - tenant->guests >= tenant->limits.calls_max;
+}
+
 uint32_t tenants_count(const struct tenants *tenants);
 struct tenant *tenants_at(struct tenants *tenants, uint32_t index);
 

@@ -566,6 +566,16 @@ static void take_over(struct history *history, char text[512])
                   "%s", error.message);
 }
 
+static void maintain(struct history *history, const struct history_upkeep *upkeep)
+{
+    struct fire_error error = { 0 };
+    bool more = true;
+
+    while (more)
+        ck_assert_msg(history_maintain(history, upkeep, &more, &error) == FIRE_OK, "%s",
+                      error.message);
+}
+
 /* Who starts takes over what fires and what may fall silent, from daemons that are gone only. A run
  * that was not seen for long is not waited for. */
 START_TEST(alerts_go_from_a_daemon_that_is_gone_to_one_that_starts)
@@ -584,6 +594,10 @@ START_TEST(alerts_go_from_a_daemon_that_is_gone_to_one_that_starts)
         second = open_one(true);
         take_over(second, text);
         ck_assert_str_eq(text, "");
+        /* Its upkeep folds what is idle, and leaves the run to whom it belongs. */
+        maintain(second, &(struct history_upkeep){ .now_ms = NOW_MS + 600000 });
+        take_over(first, text);
+        ck_assert_str_eq(text, "tenant run  dfi_rising fires;tenant run layer gone;");
         history_close(second);
     }
     history_close(first);
@@ -608,16 +622,6 @@ START_TEST(alerts_go_from_a_daemon_that_is_gone_to_one_that_starts)
 END_TEST
 
 /* --- upkeep ----------------------------------------------------------------------------------- */
-
-static void maintain(struct history *history, const struct history_upkeep *upkeep)
-{
-    struct fire_error error = { 0 };
-    bool more = true;
-
-    while (more)
-        ck_assert_msg(history_maintain(history, upkeep, &more, &error) == FIRE_OK, "%s",
-                      error.message);
-}
 
 START_TEST(old_points_become_cells_and_old_runs_go)
 {

@@ -254,6 +254,49 @@ START_TEST(those_that_go_away_leave_the_others_in_order)
 }
 END_TEST
 
+static const struct {
+    uint32_t calls_max;
+    bool reload; /* else one more call comes */
+} raised[] = { { 2, false }, { 100, false }, { 2, true }, { 100, true } };
+
+static void raise_limit(struct rpc_fixture *fixture, void *data)
+{
+    const int *which = data;
+
+    for (uint32_t i = 0; i < tenants_count(fixture->server.tenants); i++)
+        tenants_at(fixture->server.tenants, i)->limits.calls_max = raised[*which].calls_max;
+    if (raised[*which].reload)
+        rpc_server_reload(fixture->rpc);
+}
+
+/* The keeper's call never ends meanwhile: only the new limit lets them go on. */
+START_TEST(a_raised_limit_lets_guests_go_on)
+{
+    struct rpc_fixture fixture;
+    struct client_call *waiting[WAITING - 1];
+    struct client_call *last = NULL;
+    int which = _i;
+
+    fixture_init(&fixture);
+    limit_calls(&fixture);
+    struct client_call *first = start(&fixture);
+    for (uint32_t i = 0; i < WAITING - 1; i++)
+        waiting[i] = begin(&fixture, &echo, FOREVER, tenant_a, (uint8_t)i);
+    fixture_sync(&fixture);
+    ck_assert_uint_eq(probe.answered, 0);
+    fixture_do(&fixture, raise_limit, &which);
+    if (!raised[_i].reload)
+        last = begin(&fixture, &echo, FOREVER, tenant_a, WAITING);
+    for (uint32_t i = 0; i < WAITING - 1; i++)
+        expect(waiting[i], GRPC_STATUS_OK, NULL);
+    if (last)
+        expect(last, GRPC_STATUS_OK, NULL);
+    fixture_do(&fixture, keeper_answer, NULL);
+    expect(first, GRPC_STATUS_OK, NULL);
+    fixture_stop(&fixture, 1000);
+}
+END_TEST
+
 START_TEST(guests_hear_of_the_end_at_once)
 {
     struct rpc_fixture fixture;
@@ -288,6 +331,8 @@ int main(void)
     tcase_add_test(tests, memory_of_one_tenant_lets_another_go_on);
     tcase_add_test(tests, a_guest_gives_way_to_a_tenant_within_its_limit);
     tcase_add_loop_test(tests, those_that_go_away_leave_the_others_in_order, 0, limit_count);
+    tcase_add_loop_test(tests, a_raised_limit_lets_guests_go_on, 0,
+                        sizeof(raised) / sizeof(raised[0]));
     tcase_add_test(tests, guests_hear_of_the_end_at_once);
     srunner_run_all(runner, CK_NORMAL);
     const int failed = srunner_ntests_failed(runner);
