@@ -113,7 +113,8 @@ struct layer_state *run_layer_put(struct run_state *state, int64_t id, const cha
 struct series_state *run_series_put(struct run_state *state, int64_t id, int64_t layer_id,
                                     const char *statistic);
 bool layer_shape_set(struct layer_state *layer, const uint64_t *shape, size_t count);
-/* Writes the row's counters; the version grows. The run is `owner`'s from now on; 0: whose it was. */
+/* Writes the row's counters; the version grows. The run is `owner`'s from now on; 0: it stays whose
+ * it was. */
 FIRE_NODISCARD enum fire_status run_save(struct history *history, struct run_state *state,
                                          int64_t owner, struct fire_error *error);
 

@@ -72,7 +72,7 @@ FIRE_NODISCARD enum fire_status tenants_set_limits(struct tenants *tenants, cons
                                                    const struct tenant_limits *limits,
                                                    struct fire_error *error);
 
-/* Whether one more unary call with tensors is beyond calls_max: nobody overtakes those that wait. */
+/* Whether one more unary call with tensors is beyond calls_max; nobody overtakes those that are. */
 static inline bool tenant_is_beyond(const struct tenant *tenant)
 {
     return tenant->guests > 0 || tenant->calls - tenant->guests >= tenant->limits.calls_max;
