@@ -197,7 +197,6 @@ enum fire_status history_maintain(struct history *history, const struct history_
     static enum fire_status (*const pieces[])(struct history *, const struct history_upkeep *,
                                               bool *, struct fire_error *) = { fold_old, thin_old,
                                                                                delete_old };
-    const struct sql_backend *backend = history->db->backend;
     enum fire_status status = FIRE_OK;
 
     *more = false;
@@ -205,12 +204,7 @@ enum fire_status history_maintain(struct history *history, const struct history_
         status = run_begin(history, error);
         if (status == FIRE_OK)
             status = pieces[i](history, upkeep, more, error);
-        if (status == FIRE_OK)
-            status = backend->commit(history->db, error);
-        if (status != FIRE_OK) {
-            run_forget_all(history);
-            backend->rollback(history->db);
-        }
+        status = run_end(history, status, error);
     }
     return status;
 }
@@ -264,17 +258,10 @@ enum fire_status history_take_over(struct history *history, const struct history
                                    void (*each)(void *data, const struct history_alert *alert),
                                    void *data, struct fire_error *error)
 {
-    const struct sql_backend *backend = history->db->backend;
     struct taking taking = { .each = each, .data = data };
     enum fire_status status = run_begin(history, error);
 
     if (status == FIRE_OK)
         status = take_over(history, silences, count, count_max, &taking, error);
-    if (status == FIRE_OK)
-        status = backend->commit(history->db, error);
-    if (status != FIRE_OK) {
-        run_forget_all(history);
-        backend->rollback(history->db);
-    }
-    return status;
+    return run_end(history, status, error);
 }

@@ -448,6 +448,19 @@ enum fire_status run_begin(struct history *history, struct fire_error *error)
     return history->db->backend->begin(history->db, error);
 }
 
+enum fire_status run_end(struct history *history, enum fire_status status, struct fire_error *error)
+{
+    const struct sql_backend *backend = history->db->backend;
+
+    if (status == FIRE_OK)
+        status = backend->commit(history->db, error);
+    if (status != FIRE_OK) {
+        run_forget_all(history);
+        backend->rollback(history->db);
+    }
+    return status;
+}
+
 enum fire_status run_lock(struct history *history, const char *tenant, const char *run,
                           struct run_state **out, struct fire_error *error)
 {

@@ -91,8 +91,11 @@ FIRE_NODISCARD enum fire_status run_read(struct history *history, const char *te
                                          struct fire_error *error);
 void run_state_release(struct run_state *state);
 
-/* Begins a transaction that writes; the caller ends it. */
+/* Begins a transaction that writes; run_end() ends it. */
 FIRE_NODISCARD enum fire_status run_begin(struct history *history, struct fire_error *error);
+/* Commits when `status` is FIRE_OK; rolls back when it is not, or when that fails. What came of it. */
+FIRE_NODISCARD enum fire_status run_end(struct history *history, enum fire_status status,
+                                        struct fire_error *error);
 /* The run as it is now, locked for writing. FIRE_NOT_FOUND when it is not there. The
  * state belongs to the history and lives until the next run_lock() or run_forget_all(). */
 FIRE_NODISCARD enum fire_status run_lock(struct history *history, const char *tenant,

@@ -582,18 +582,11 @@ static enum fire_status write_entry(struct history *history, struct history_entr
 enum fire_status history_write(struct history *history, struct history_entry *const *entries,
                                size_t count, struct fire_error *error)
 {
-    const struct sql_backend *backend = history->db->backend;
     enum fire_status status = run_begin(history, error);
 
     for (size_t i = 0; i < count && status == FIRE_OK; i++)
         status = write_entry(history, entries[i], error);
-    if (status == FIRE_OK)
-        status = backend->commit(history->db, error);
-    if (status != FIRE_OK) {
-        run_forget_all(history);
-        backend->rollback(history->db);
-    }
-    return status;
+    return run_end(history, status, error);
 }
 
 enum fire_status history_probe(struct history *history, int64_t now_ms, struct fire_error *error)

@@ -388,11 +388,10 @@ void monitor_queue_owned(struct monitor *monitor, const char *tenant,
     job->owned = report;
     job->events = events;
     job->event_count = event_count;
-    job->bytes = (report ? report_bytes(report) : 0) + 1024 * event_count;
+    job->bytes = arena ? 0 : 1024 * event_count;
     for (const struct monitor_arena *block = arena; block; block = block->before)
-        job->bytes += block->room;
+        job->bytes += sizeof(*block) + block->room;
     for (size_t i = 0; i < event_count; i++) {
-        job->bytes += sizeof(double) * (events[i]->n_spectrum_before + events[i]->n_spectrum_after);
         if (events[i]->time_ms == 0)
             events[i]->time_ms = monitor_now_ms();
     }

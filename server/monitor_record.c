@@ -18,8 +18,8 @@
 #define BEFORE             "_before"
 #define RECORD_TENSORS_MAX 1024u /* in one report */
 #define EXTRA_VALUES       4u    /* beside the fields: steps, converged, rank_defect, matrices */
-#define ARENA_FIRST_BYTES  (4u << 10)  /* of the first block, which mostly is enough, … */
-#define ARENA_BYTES        (64u << 10) /* … and of later ones */
+#define ARENA_BYTES_MIN    (4u << 10)  /* of the first block; each is twice the one before, … */
+#define ARENA_BYTES_MAX    (64u << 10) /* … up to this */
 
 /* A recording that is being built. */
 struct recording {
@@ -41,7 +41,8 @@ static void *take(struct recording *recording, size_t bytes)
     void *taken;
 
     if (!arena || arena->room - arena->used < rounded) {
-        const size_t usual = arena ? ARENA_BYTES : ARENA_FIRST_BYTES;
+        const size_t grown = arena ? 2 * arena->room : ARENA_BYTES_MIN;
+        const size_t usual = grown < ARENA_BYTES_MAX ? grown : ARENA_BYTES_MAX;
         const size_t room = rounded > usual ? rounded : usual;
 
         arena = malloc(sizeof(*arena) + room);

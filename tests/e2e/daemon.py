@@ -487,6 +487,22 @@ def start(tmp_path):
         made.end_text()
 
 
+def silent_calls(one, tenant, count):
+    """Unary calls that have begun and send nothing; and an event: they end once it is set."""
+    go = threading.Event()
+
+    def nothing():
+        go.wait(WAIT_S)
+        yield from ()
+
+    method = one.channel().stream_unary("/fire.v1.ReinitService/Reinit")
+    calls = [method.future(nothing(), metadata=[("x-fired-tenant", tenant)], timeout=WAIT_S)
+             for _ in range(count)]
+    one.wait_for(lambda: any(seen.name == tenant and seen.calls == count
+                             for seen in one.status().tenants), "the silent calls")
+    return calls, go
+
+
 class Feed:
     """Messages of a stream that a test sends one at a time."""
 

@@ -17,8 +17,8 @@ import grpc
 import pytest
 from build import fewer, on_gpu
 from daemon import (FIRECTL, WAIT_S, Feed, begin, chunks, daemon, gaussian, header, refusal,
-                    refused, reinit_pb2, reinit_pb2_grpc, request, save, set_header, start,
-                    stream_messages, tensor_pb2)
+                    refused, reinit_pb2, reinit_pb2_grpc, request, save, set_header,
+                    silent_calls, start, stream_messages, tensor_pb2)
 
 assert daemon and start  # fixtures, found by their names
 
@@ -318,19 +318,10 @@ def test_beyond_the_memory_budget_callers_are_told_when_to_come_back(start):
     one.wait_idle()
 
     # One that sends nothing has all that may be read at once: the next waits for it in vain.
-    open_end = threading.Event()
-
-    def nothing():
-        open_end.wait(WAIT_S)
-        yield from ()
-
-    method = one.channel().stream_unary("/fire.v1.ReinitService/Reinit")
+    (silent,), go = silent_calls(one, "greedy", 1)
     greedy = [("x-fired-tenant", "greedy")]
-    silent = method.future(nothing(), metadata=greedy, timeout=WAIT_S)
-    one.wait_for(lambda: any(tenant.name == "greedy" and tenant.calls == 1
-                             for tenant in one.status().tenants), "the silent call")
     no_room(refused(one.reinit.Reinit, request({"w": weight}), metadata=greedy))
-    open_end.set()
+    go.set()
     assert refusal(silent.exception(WAIT_S)).code == grpc.StatusCode.INVALID_ARGUMENT
     again = one.reinit.Reinit(request({"w": weight}), metadata=greedy, timeout=WAIT_S)
     assert again.data[0] == want

@@ -11,7 +11,7 @@ import pytest
 from build import BUILD, fewer, sanitized
 from daemon import (FIRED, WAIT_S, Daemon, Feed, begin, daemon,  # noqa: F401
                     firectl, gaussian, header, refused, reinit_pb2, refusal, request, save,
-                    set_header, start, stream_messages, tensor_pb2)
+                    set_header, silent_calls, start, stream_messages, tensor_pb2)
 
 EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
 MIB = 1 << 20
@@ -130,22 +130,12 @@ def test_a_message_over_the_limit_says_so_and_gives_no_hint(start, tmp_path):
 
 def test_calls_that_never_send_do_not_shut_others_out(start):
     one = start("--memory-budget-bytes", "256MiB")
-    open_end = threading.Event()
-
-    def nothing():
-        open_end.wait(WAIT_S)
-        yield from ()
-
-    method = one.channel().stream_unary("/fire.v1.ReinitService/Reinit")
-    greedy = [("x-fired-tenant", "greedy")]
-    calls = [method.future(nothing(), metadata=greedy, timeout=WAIT_S) for _ in range(20)]
-    one.wait_for(lambda: any(tenant.name == "greedy" and tenant.calls == len(calls)
-                             for tenant in one.status().tenants), "the calls")
+    calls, go = silent_calls(one, "greedy", 20)
     weight = gaussian(64, 64)
     for _ in range(10):
         one.reinit.Reinit(request({"w": weight}), metadata=[("x-fired-tenant", "modest")],
                           timeout=WAIT_S)
-    open_end.set()
+    go.set()
     for call in calls:
         got = refusal(call.exception(WAIT_S))
         assert got.code == grpc.StatusCode.INVALID_ARGUMENT, got

@@ -114,6 +114,20 @@ static void expect(struct client_call *call, grpc_status_code code, const char *
     answer_release(&answer);
 }
 
+/* Calls of tenant a, marked 0, 1, … */
+static void begin_all(struct rpc_fixture *fixture, struct client_call **calls, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        calls[i] = begin(fixture, &echo, FOREVER, tenant_a, (uint8_t)i);
+}
+
+static void expect_all(struct client_call **calls, uint32_t count, grpc_status_code code,
+                       const char *reason)
+{
+    for (uint32_t i = 0; i < count; i++)
+        expect(calls[i], code, reason);
+}
+
 static void limit_calls(struct rpc_fixture *fixture)
 {
     fixture->server.config.tenant.calls_max = 1;
@@ -147,14 +161,12 @@ START_TEST(what_finds_no_room_is_served_in_its_order_when_there_is)
     fixture_init(&fixture);
     limits[_i].limit(&fixture);
     struct client_call *first = start(&fixture);
-    for (uint32_t i = 0; i < WAITING; i++)
-        waiting[i] = begin(&fixture, &echo, FOREVER, tenant_a, (uint8_t)i);
+    begin_all(&fixture, waiting, WAITING);
     fixture_sync(&fixture);
     ck_assert_uint_eq(probe.answered, 0);
     fixture_do(&fixture, keeper_answer, NULL);
     expect(first, GRPC_STATUS_OK, NULL);
-    for (uint32_t i = 0; i < WAITING; i++)
-        expect(waiting[i], GRPC_STATUS_OK, NULL);
+    expect_all(waiting, WAITING, GRPC_STATUS_OK, NULL);
     for (uint32_t i = 0; i < WAITING; i++)
         ck_assert_uint_eq(probe.order[i], i);
     fixture_stop(&fixture, 1000);
@@ -170,10 +182,8 @@ START_TEST(what_waits_is_refused_when_half_of_its_time_is_over)
     limits[_i].limit(&fixture);
     fixture.server.config.deadline_ms_default = 1000;
     struct client_call *first = start(&fixture);
-    for (uint32_t i = 0; i < WAITING; i++)
-        waiting[i] = begin(&fixture, &echo, FOREVER, tenant_a, (uint8_t)i);
-    for (uint32_t i = 0; i < WAITING; i++)
-        expect(waiting[i], GRPC_STATUS_RESOURCE_EXHAUSTED, limits[_i].reason);
+    begin_all(&fixture, waiting, WAITING);
+    expect_all(waiting, WAITING, GRPC_STATUS_RESOURCE_EXHAUSTED, limits[_i].reason);
     fixture_do(&fixture, keeper_answer, NULL);
     expect(first, GRPC_STATUS_OK, NULL);
     expect(begin(&fixture, &echo, FOREVER, tenant_a, 1), GRPC_STATUS_OK, NULL);
@@ -238,8 +248,7 @@ START_TEST(those_that_go_away_leave_the_others_in_order)
     fixture_init(&fixture);
     limits[_i].limit(&fixture);
     struct client_call *first = start(&fixture);
-    for (uint32_t i = 0; i < COUNT; i++)
-        waiting[i] = begin(&fixture, &echo, FOREVER, tenant_a, (uint8_t)i);
+    begin_all(&fixture, waiting, COUNT);
     for (uint32_t i = 0; i < COUNT; i += 3) {
         client_cancel(waiting[i]);
         expect(waiting[i], GRPC_STATUS_CANCELLED, NULL);
@@ -280,15 +289,13 @@ START_TEST(a_raised_limit_lets_guests_go_on)
     fixture_init(&fixture);
     limit_calls(&fixture);
     struct client_call *first = start(&fixture);
-    for (uint32_t i = 0; i < WAITING - 1; i++)
-        waiting[i] = begin(&fixture, &echo, FOREVER, tenant_a, (uint8_t)i);
+    begin_all(&fixture, waiting, WAITING - 1);
     fixture_sync(&fixture);
     ck_assert_uint_eq(probe.answered, 0);
     fixture_do(&fixture, raise_limit, &which);
     if (!raised[_i].reload)
         last = begin(&fixture, &echo, FOREVER, tenant_a, WAITING);
-    for (uint32_t i = 0; i < WAITING - 1; i++)
-        expect(waiting[i], GRPC_STATUS_OK, NULL);
+    expect_all(waiting, WAITING - 1, GRPC_STATUS_OK, NULL);
     if (last)
         expect(last, GRPC_STATUS_OK, NULL);
     fixture_do(&fixture, keeper_answer, NULL);
@@ -305,11 +312,9 @@ START_TEST(guests_hear_of_the_end_at_once)
     fixture_init(&fixture);
     limit_calls(&fixture);
     struct client_call *first = start(&fixture);
-    for (uint32_t i = 0; i < WAITING; i++)
-        waiting[i] = begin(&fixture, &echo, FOREVER, tenant_a, (uint8_t)i);
+    begin_all(&fixture, waiting, WAITING);
     fixture_drain(&fixture, FOREVER);
-    for (uint32_t i = 0; i < WAITING; i++)
-        expect(waiting[i], GRPC_STATUS_UNAVAILABLE, "DRAINING");
+    expect_all(waiting, WAITING, GRPC_STATUS_UNAVAILABLE, "DRAINING");
     fixture_do(&fixture, keeper_answer, NULL);
     expect(first, GRPC_STATUS_OK, NULL);
     fixture_stop(&fixture, 1000);
