@@ -93,7 +93,7 @@ void run_state_release(struct run_state *state);
 
 /* Begins a transaction that writes; run_end() ends it. */
 FIRE_NODISCARD enum fire_status run_begin(struct history *history, struct fire_error *error);
-/* Commits when `status` is FIRE_OK; rolls back when it is not, or when that fails. What came of it. */
+/* Commits when `status` is FIRE_OK; rolls back when it is not, or when that fails. */
 FIRE_NODISCARD enum fire_status run_end(struct history *history, enum fire_status status,
                                         struct fire_error *error);
 /* The run as it is now, locked for writing. FIRE_NOT_FOUND when it is not there. The
