@@ -104,14 +104,12 @@ void dense_symmetric_product(const struct crew *crew, enum fire_dtype dtype, uin
                              const void *a, const void *b, size_t ld, double alpha, double beta,
                              void *c)
 {
-    /* a is symmetric: read as its own transpose it is walked along rows. */
     const struct product product = {
         .m = n,
         .n = n,
         .k = n,
         .a = a,
         .lda = ld,
-        .a_transposed = true,
         .b = b,
         .ldb = ld,
         .c = c,

@@ -37,6 +37,14 @@ INLINE void TN(block_store)(const struct TN(block) * t, const TN(vec) sum[MR][2]
     }
 }
 
+/* C is written last, and read where it was begun before: its lines, rows apart, come meanwhile. */
+INLINE void TN(block_fetch)(const struct TN(block) * t, const int mr)
+{
+    UNROLL
+    for (int i = 0; i < mr; i++)
+        __builtin_prefetch(t->c + (size_t)i * t->ldc, 1);
+}
+
 /* A with unit row stride: packed panels and transposed operands. */
 INLINE void TN(block_columns)(const struct TN(block) * t, const int mr, const int nv)
 {
@@ -44,6 +52,8 @@ INLINE void TN(block_columns)(const struct TN(block) * t, const int mr, const in
     const T *a = t->a;
     const T *b = t->b;
 
+    TN(block_fetch)(t, mr);
+    UNROLL_DEPTH
     for (size_t p = 0; p < t->k; p++) {
         TN(vec) row[2];
 
@@ -74,6 +84,8 @@ INLINE void TN(block_rows)(const struct TN(block) * t, const int mr, const int n
     UNROLL
     for (int i = 0; i < (mr + 2) / 3; i++)
         a[i] = t->a + (size_t)(3 * i) * stride;
+    TN(block_fetch)(t, mr);
+    UNROLL_DEPTH
     for (size_t p = 0; p < t->k; p++) {
         TN(vec) row[2];
 
@@ -155,22 +167,25 @@ INLINE void TN(pack_vector)(const struct product *product, const void *base, siz
 }
 
 /* Rows p0.. of B, columns j0.., as panels of NR columns: panel after panel, row after row. A last
- * panel of one vector is stored VL wide. */
+ * panel of one vector is stored VL wide. A few rows are read along their whole width before the
+ * next ones: each lies in a page of its own. */
 static void TN(pack_b)(const struct product *product, uint32_t p0, uint32_t kc, uint32_t j0,
                        uint32_t width, T *packed)
 {
-    for (uint32_t j = 0; j < width; j += NR) {
-        const bool single = width - j < NR;
+    for (uint32_t begin = 0; begin < kc; begin += PACK_STRIP_B) {
+        const uint32_t end = begin + PACK_STRIP_B < kc ? begin + PACK_STRIP_B : kc;
 
-        for (uint32_t p = 0; p < kc; p++) {
-            const size_t at = (size_t)(p0 + p) * product->ldb + j0 + j;
+        for (uint32_t j = 0; j < width; j += NR) {
+            const uint32_t columns = width - j < NR ? (uint32_t)VL : NR;
+            T *to = packed + (size_t)j * kc + (size_t)begin * columns;
 
-            TN(pack_vector)(product, product->b, at, packed);
-            packed += VL;
-            if (single)
-                continue;
-            TN(pack_vector)(product, product->b, at + VL, packed);
-            packed += VL;
+            for (uint32_t p = begin; p < end; p++, to += columns) {
+                const size_t at = (size_t)(p0 + p) * product->ldb + j0 + j;
+
+                TN(pack_vector)(product, product->b, at, to);
+                if (columns == NR)
+                    TN(pack_vector)(product, product->b, at + VL, to + VL);
+            }
         }
     }
 }
