@@ -37,6 +37,7 @@
 #endif
 #endif
 #define LOW_BLOCKS_SIDE 320u
+#define NARROW_DEPTH    32u /* of products with a triangle whose blocks are one vector wide */
 #define PACK_DEPTH      64u
 #define PACK_ROWS       96u
 #define PACK_CHUNKS     16u /* panels of A that are packed together … */

@@ -348,7 +348,9 @@ static void TN(rows_multiply)(const struct product *product, const struct TN(dep
     const T *panel = depth->packed_b;
 
     if (!panel) {
-        const uint32_t most = product->b_shape != PRODUCT_DENSE ? (uint32_t)VL : NR;
+        /* Near a diagonal narrow blocks multiply fewer zeros; a deep product has few such. */
+        const bool narrow = product->b_shape != PRODUCT_DENSE && product->k <= NARROW_DEPTH;
+        const uint32_t most = narrow ? (uint32_t)VL : NR;
 
         for (uint32_t c = 0; c < count; c++) {
             for (uint32_t j = depth->j0, columns; j < depth->j1; j += columns) {
