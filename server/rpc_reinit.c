@@ -47,6 +47,7 @@ struct reinit {
     bool working;
     bool on_loop; /* small: the stage runs on the loop */
     struct rpc_message message;
+    bool lends;             /* some of it is sent back: it stays */
     uint64_t message_bytes; /* charged to the call */
     uint64_t heap_bytes;    /* charged to the call */
     uint64_t block_bytes;   /* charged to the tenant */
@@ -158,7 +159,7 @@ static void stage_answer(struct reinit *reinit)
     reinit->status = rpc_set_answer(&reinit->set, &reinit->error);
     if (reinit->status != FIRE_OK)
         return;
-    reinit->response = rpc_encode_set(&reinit->set);
+    reinit->response = rpc_encode_set(&reinit->set, &reinit->message);
     if (!reinit->response)
         reinit->status = fire_fail(&reinit->error, FIRE_NO_MEMORY, NULL,
                                    "there was no memory for the answer; try again");
@@ -289,7 +290,8 @@ static void stage_feed(struct reinit *reinit)
 
 static void after_feed(struct reinit *reinit)
 {
-    forget_message(reinit);
+    if (!reinit->lends)
+        forget_message(reinit);
     if (reinit->status == FIRE_OK)
         submit(reinit);
     else
@@ -475,6 +477,7 @@ static void after_decode(struct reinit *reinit)
     if (reinit->status == FIRE_OK)
         reinit->status = reserve(reinit);
     if (reinit->status == FIRE_OK) {
+        reinit->lends = rpc_set_lend(&reinit->set, &reinit->message);
         reinit->on_loop = reinit->on_loop && feeds_quickly(reinit);
         if (reinit->on_loop || !feed_shared(reinit))
             run(reinit, stage_feed, after_feed);

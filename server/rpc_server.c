@@ -44,6 +44,7 @@
 #define KEEPALIVE_MS         30000
 #define KEEPALIVE_TIMEOUT_MS 20000
 #define STREAMS_MAX          256         /* of one connection */
+#define FRAME_BYTES          (1 << 20)   /* a message of 16 MiB in 16 KiB is a thousand frames */
 #define WINDOW_BYTES         (24 << 10)  /* of a stream that nobody reads; a 64² fits */
 #define UNREAD_BYTES         (32u << 10) /* that core keeps of such a call */
 #define QUOTA_BYTES_MIN      (64u << 20)
@@ -622,6 +623,8 @@ static grpc_server *core_make(const struct server *server)
         /* Measuring the line would widen the window of every stream, read or not, to megabytes. A
          * message that is asked for opens its window by itself. */
         integer_argument(GRPC_ARG_HTTP2_BDP_PROBE, 0),
+        /* Measuring would have done that too. It takes no memory: windows are what bounds that. */
+        integer_argument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, FRAME_BYTES),
         integer_argument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, WINDOW_BYTES),
         integer_argument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, PING_INTERVAL_MS),
         integer_argument(GRPC_ARG_KEEPALIVE_TIME_MS, KEEPALIVE_MS),
