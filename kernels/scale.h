@@ -30,15 +30,15 @@ struct fire_scale_sums {
 /* True when the plan is of this kind. */
 bool fire_scale_takes(const struct fire_plan *plan);
 
-/* The factor of a matrix of which a part has norm `norm`: true when that is known, as it is the same
- * f32 for every norm that the whole may have, and the matrix will not be skipped. */
+/* The factor of a matrix of which a part has norm `norm`: true when that is known, as it is the
+ * same f32 for every norm that the whole may have, and the matrix will not be skipped. */
 FIRE_NODISCARD bool fire_scale_factor(const struct fire_plan *plan, double norm, double *factor);
 
 /* Adds the squares of the next `count` f32 of a chunk, at any alignment. */
 void fire_scale_measure(struct fire_scale_sums *sums, const void *numbers, size_t count);
 
-/* The same, and multiplies them by `factor` in place. Returns `count`; or, at a NaN or Inf, where in
- * the piece the first one is: it and what follows it within FIRE_SCALE_BLOCK are as they were. */
+/* The same, and multiplies them by `factor` in place. Returns `count`; or, at a NaN or Inf, where
+ * in the piece the first one is: it and what follows it within FIRE_SCALE_BLOCK are unchanged. */
 #define FIRE_SCALE_BLOCK 1024u
 FIRE_NODISCARD size_t fire_scale_run(struct fire_scale_sums *sums, void *numbers, size_t count,
                                      double factor);

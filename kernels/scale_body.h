@@ -1,7 +1,7 @@
 /* scale_body: the loops of scale.c, compiled for each instruction set. Before including it define
- * SCALE_RUN and SCALE_MEASURE, the names of its two functions, and SCALE_WIDEN, which makes four f64
- * of four f32. No multiplication is contracted with an addition (see CMakeLists.txt), so that all of
- * them give the same bits. */
+ * SCALE_RUN and SCALE_MEASURE, the names of its two functions, and SCALE_WIDEN, which makes four
+ * f64 of four f32. No multiplication is contracted with an addition (see CMakeLists.txt), so that
+ * all of them give the same bits. */
 #include <string.h>
 
 #include "scale.h"

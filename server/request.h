@@ -131,9 +131,9 @@ FIRE_NODISCARD enum fire_status request_feed(struct request_tensor *tensor, cons
 
 /* A tensor whose plan only scales it need not be copied: it can be scaled in the bytes it is fed
  * from, which are then its answer. The caller lends them: they may be written, and stay until the
- * answer has been sent. request_lend() decides that, before the first byte is fed, from some numbers
- * of the tensor; false: the factor needs all of them, so it is fed like any other. Of a tensor that is
- * bad some may have been changed. One matrix a tensor. */
+ * answer has been sent. request_lend() decides that, before the first byte is fed, from some of the
+ * tensor's numbers; false: the factor needs all of them, so it is fed like any other. Of a tensor
+ * that is bad some may have been changed. One matrix a tensor. */
 bool request_may_be_lent(const struct request_tensor *tensor);
 FIRE_NODISCARD bool request_lend(struct request_tensor *tensor, const float *sample, size_t count);
 bool request_is_lent(const struct request_tensor *tensor);

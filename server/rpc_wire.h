@@ -55,8 +55,8 @@ FIRE_NODISCARD enum fire_status rpc_payload_walk(
     enum fire_status (*piece)(void *data, uint64_t offset, const uint8_t *bytes, size_t count),
     void *data);
 
-/* The same as slices that share the message's memory, for sending it on; returns how many there are.
- * NULL `slices`: only counts. */
+/* The same as slices that share the message's memory, for sending it on; returns how many there
+ * are. NULL `slices`: only counts. */
 size_t rpc_payload_slices(const struct rpc_message *message, const struct rpc_payload *payload,
                           grpc_slice *slices);
 
