@@ -32,6 +32,7 @@
 #include "log.h"
 #include "rpc_core.h"
 #include "rpc_listen.h"
+#include "scheduler.h"
 
 #define SLOTS_PER_METHOD     64u
 #define EVENTS_MAX           4096u /* in the ring */
@@ -292,6 +293,7 @@ static void resume_all(struct rpc_server *rpc)
 static void on_wake(uv_async_t *wake)
 {
     struct rpc_server *rpc = wake->data;
+    struct scheduler *const scheduler = rpc->server->scheduler;
     struct rpc_event events[EVENTS_PER_TURN];
     uint32_t count = 0;
 
@@ -310,12 +312,17 @@ static void on_wake(uv_async_t *wake)
     /* The pump wakes us only when the ring was empty. */
     if (more)
         uv_async_send(&rpc->wake);
+    /* What has arrived together is dispatched together. */
+    if (scheduler)
+        scheduler_hold(scheduler);
     for (uint32_t i = 0; i < count; i++) {
         struct rpc_tag *tag = events[i].tag;
 
         tag->run(tag, events[i].ok);
     }
     resume_all(rpc);
+    if (scheduler)
+        scheduler_release(scheduler);
 }
 
 /* --- drained and closed --- */
