@@ -5,8 +5,7 @@
  *
  * One block of the arena holds all of a tensor: its slots, their fire_slot and fire_result arrays,
  * its jobs, and the bytes to be sent back unless the slots themselves are those bytes (plain f32 or
- * f64 whose orientation is long x short). Tensors that are only scaled may be answered from the
- * bytes of their message instead. */
+ * f64 whose orientation is long x short). */
 #ifndef FIRED_REQUEST_H
 #define FIRED_REQUEST_H
 
@@ -18,7 +17,6 @@
 #include "fire/v1/reinit.pb-c.h"
 #include "fire/v1/tensor.pb-c.h"
 #include "job.h"
-#include "scale.h"
 #include "scheduler.h"
 #include "state.h"
 #include "work.h"
@@ -129,22 +127,11 @@ FIRE_NODISCARD enum fire_status request_tensor_reserve(struct request_tensor *te
 FIRE_NODISCARD enum fire_status request_feed(struct request_tensor *tensor, const uint8_t *bytes,
                                              size_t count, struct fire_error *error);
 
-/* A tensor whose plan only scales it need not be copied: it can be scaled in the bytes it is fed
- * from, which are then its answer. The caller lends them: they may be written, and stay until the
- * answer has been sent. request_lend() decides that, before the first byte is fed, from some of the
- * tensor's numbers; false: the factor needs all of them, so it is fed like any other. Of a tensor
- * that is bad some may have been changed. One matrix a tensor. */
-bool request_may_be_lent(const struct request_tensor *tensor);
-FIRE_NODISCARD bool request_lend(struct request_tensor *tensor, const float *sample, size_t count);
-bool request_is_lent(const struct request_tensor *tensor);
-
 /* Bytes on their way into a part of a tensor, one after another. */
 struct request_run {
     uint64_t at;      /* bytes of the tensor before the next one; a run begins with an element */
     uint8_t carry[8]; /* an element of which the rest has not arrived */
     uint32_t carry_bytes;
-    uint8_t *carry_from[4];      /* of a tensor that is lent: where its bytes lie */
-    struct fire_scale_sums sums; /* … and of the chunk so far */
 };
 
 /* The same from several threads at once, each with runs of its own. begin and end come before and

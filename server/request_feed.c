@@ -126,8 +126,8 @@ static void lay_out(struct request_tensor *tensor)
     lay_jobs(tensor);
 }
 
-enum fire_status request_not_finite(const struct request_tensor *tensor, double value,
-                                    uint64_t index, struct fire_error *error)
+static enum fire_status not_finite(const struct request_tensor *tensor, double value,
+                                   uint64_t index, struct fire_error *error)
 {
     fire_work_describe_element(tensor->name, &tensor->shape, value, index, error);
     memcpy(error->field, tensor->path, sizeof(tensor->path));
@@ -150,8 +150,7 @@ static enum fire_status gather(struct request_tensor *tensor, uint64_t first, ui
                          tensor->work.parts[0].plan.compute, first, count, bytes,
                          tensor->parts->slots, &bad) == FIRE_OK)
         return FIRE_OK;
-    return request_not_finite(tensor, fire_dtype_element(tensor->dtype, bytes, bad - first), bad,
-                              error);
+    return not_finite(tensor, fire_dtype_element(tensor->dtype, bytes, bad - first), bad, error);
 }
 
 /* Pieces end where the network likes: an element cut in two waits for its rest. */
@@ -201,8 +200,6 @@ enum fire_status request_feed_run(struct request_tensor *tensor, struct request_
                          "more than the %" PRIu64 " bytes of tensor '%.100s' were sent; send what "
                          "shape and dtype say",
                          tensor->total_bytes, tensor->name);
-    if (tensor->parts->lent)
-        return request_scale_run(tensor, run, (uint8_t *)bytes, count, error);
     if (tensor->role == REQUEST_WEIGHT)
         return feed_elements(tensor, run, bytes, count, error);
     memcpy(tensor->parts->bytes + run->at, bytes, count);
@@ -213,8 +210,6 @@ enum fire_status request_feed_run(struct request_tensor *tensor, struct request_
 void request_feed_end(struct request_tensor *tensor)
 {
     tensor->received_bytes = tensor->total_bytes;
-    if (tensor->parts->lent)
-        request_scale_end(tensor);
 }
 
 uint64_t request_run_begin(const struct request_tensor *tensor, uint32_t index, uint32_t count)
@@ -223,8 +218,6 @@ uint64_t request_run_begin(const struct request_tensor *tensor, uint32_t index, 
 
     if (index >= count)
         return tensor->total_bytes;
-    if (tensor->parts->lent)
-        return request_scale_begin(tensor, index, count);
     if (tensor->role == REQUEST_WEIGHT)
         grain = fire_work_gather_grain(&tensor->shape, &tensor->options) *
                 fire_dtype_bytes(tensor->dtype);
@@ -247,7 +240,7 @@ enum fire_status request_feed(struct request_tensor *tensor, const uint8_t *byte
 
 uint32_t request_job_count(const struct request_tensor *tensor)
 {
-    return tensor->parts->lent ? 0 : tensor->parts->job_count;
+    return tensor->parts->job_count;
 }
 
 struct job *request_job(struct request_tensor *tensor, uint32_t index)

@@ -16,7 +16,6 @@
 #define FIRED_REQUEST_PARTS_H
 
 #include "request.h"
-#include "scale.h"
 
 struct request_job {
     struct job job; /* first: a job is its request_job */
@@ -29,8 +28,6 @@ struct request_parts {
     bool verbatim; /* the slots are the tensor's own bytes */
     bool keep_raw;
     bool laid_out;
-    bool lent;     /* scaled in the message; no jobs, the block has the sums only */
-    double factor; /* of one that is lent */
     uint32_t job_count;
     uint64_t weights_bytes;
     uint64_t bytes_offset;
@@ -50,18 +47,6 @@ struct request_parts {
     struct fire_spectra *spectra; /* in the order of entries */
     struct request_run run;       /* of request_feed() */
 };
-
-/* --- request_feed.c -------------------------------------------------------------------------- */
-enum fire_status request_not_finite(const struct request_tensor *tensor, double value,
-                                    uint64_t index, struct fire_error *error);
-
-/* --- request_scale.c, of tensors that are lent ------------------------------------------------ */
-/* Where run `index` of `count` begins, in bytes. */
-uint64_t request_scale_begin(const struct request_tensor *tensor, uint32_t index, uint32_t count);
-FIRE_NODISCARD enum fire_status request_scale_run(struct request_tensor *tensor,
-                                                  struct request_run *run, uint8_t *bytes,
-                                                  size_t count, struct fire_error *error);
-void request_scale_end(struct request_tensor *tensor);
 
 /* Matrices of one plan that are put into one job. */
 static inline uint32_t request_matrices_a_job(const struct fire_plan *plan)

@@ -12,9 +12,6 @@
 #define UNPACK_FACTOR     24u
 #define UNPACK_BYTES_BASE 65536u
 
-#define SAMPLE_NUMBERS      1024u /* of a matrix, looked at before it is lent */
-#define LENDING_TENSORS_MAX 64u   /* of a set: a sample is taken of each */
-
 /* --- unpacking -------------------------------------------------------------------------------- */
 
 /* Counts what is asked for; giving back does not count, so the sum is a bound. */
@@ -281,41 +278,6 @@ bool rpc_tensor_is_fed(const struct request_tensor *tensor)
     return tensor->error.status == FIRE_OK && !(tensor->analyze && tensor->role == REQUEST_STATE);
 }
 
-/* The first numbers of a matrix. */
-struct sample {
-    float numbers[SAMPLE_NUMBERS];
-};
-
-static enum fire_status sample_piece(void *data, uint64_t offset, const uint8_t *bytes,
-                                     size_t count)
-{
-    struct sample *sample = data;
-
-    memcpy((uint8_t *)sample->numbers + offset, bytes, count);
-    return FIRE_OK;
-}
-
-bool rpc_set_lend(struct rpc_set *set, const struct rpc_message *message)
-{
-    bool some = false;
-
-    FIRE_ASSERT(message->payload_count == set->tensor_count);
-    if (set->set.skip_bad || set->tensor_count > LENDING_TENSORS_MAX)
-        return false;
-    for (size_t i = 0; i < set->tensor_count; i++) {
-        struct sample sample;
-        struct rpc_payload part;
-
-        if (!request_may_be_lent(set->tensors[i]))
-            continue;
-        part = rpc_payload_part(message, &message->payloads[i], 0, sizeof(sample.numbers));
-        if (rpc_payload_walk(message, &part, sample_piece, &sample) == FIRE_OK &&
-            request_lend(set->tensors[i], sample.numbers, SAMPLE_NUMBERS))
-            some = true;
-    }
-    return some;
-}
-
 struct feed {
     struct request_tensor *tensor;
     struct fire_error *error;
@@ -348,9 +310,7 @@ enum fire_status rpc_set_feed(struct rpc_set *set, const struct rpc_message *mes
         if (!rpc_tensor_is_fed(tensor))
             continue;
         status = rpc_feed(tensor, message, &message->payloads[i], error);
-        if (status == FIRE_OK)
-            request_feed_end(tensor);
-        else
+        if (status != FIRE_OK)
             status = one_is_bad(set, tensor, error);
         if (status != FIRE_OK)
             return status;

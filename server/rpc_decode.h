@@ -36,10 +36,6 @@ void rpc_set_release(struct rpc_set *set);
 /* True when the tensor's bytes are of use: it then needs a block of the arena. */
 bool rpc_tensor_is_fed(const struct request_tensor *tensor);
 
-/* Before feeding, any thread: chooses the tensors that are to be scaled in the message itself.
- * True: there are some, so the message has to stay until the answer has been sent. */
-bool rpc_set_lend(struct rpc_set *set, const struct rpc_message *message);
-
 /* Worker: puts the bytes of every tensor to their places. Fails with the first bad tensor, unless
  * the set skips those. */
 FIRE_NODISCARD enum fire_status rpc_set_feed(struct rpc_set *set, const struct rpc_message *message,

@@ -189,7 +189,6 @@ static grpc_slice lend(struct request_tensor *tensor, uint64_t offset, uint64_t 
     uint64_t bytes;
     const uint8_t *answer = request_bytes(tensor, &bytes);
 
-    FIRE_ASSERT(!request_is_lent(tensor));
     FIRE_ASSERT(offset <= bytes && count <= bytes - offset);
     if (count == 0)
         return grpc_empty_slice();
@@ -242,74 +241,31 @@ static bool pack_results(const struct rpc_set *set, struct tensor_message *stora
     return packed_all;
 }
 
-/* How many slices the answer of tensor `index` is. */
-static size_t slices_of(const struct rpc_set *set, const struct rpc_message *message, size_t index)
-{
-    if (!rpc_tensor_is_answered(set->tensors[index]))
-        return 0;
-    if (!request_is_lent(set->tensors[index]))
-        return 1;
-    return rpc_payload_slices(message, &message->payloads[index], NULL);
-}
-
-/* The answers of all tensors as slices; how many each has. */
-struct data {
-    grpc_slice *slices;
-    size_t *counts;
-    size_t count;
-};
-
-static bool data_init(struct data *data, const struct rpc_set *set,
-                      const struct rpc_message *message)
-{
-    grpc_slice *next;
-    size_t room = 1;
-
-    for (size_t i = 0; i < set->tensor_count; i++)
-        room += slices_of(set, message, i);
-    data->slices = calloc(room, sizeof(*data->slices));
-    data->counts = calloc(set->tensor_count + 1, sizeof(*data->counts));
-    data->count = 0;
-    if (!data->slices || !data->counts)
-        return false;
-    next = data->slices;
-    for (size_t i = 0; i < set->tensor_count && !set->set.analyze; i++) {
-        struct request_tensor *tensor = set->tensors[i];
-        size_t *count = &data->counts[data->count];
-        uint64_t bytes;
-
-        if (!rpc_tensor_is_answered(tensor))
-            continue;
-        *count = 1;
-        if (request_is_lent(tensor)) {
-            *count = rpc_payload_slices(message, &message->payloads[i], next);
-        } else {
-            (void)request_bytes(tensor, &bytes);
-            *next = lend(tensor, 0, bytes);
-        }
-        next += *count;
-        data->count++;
-    }
-    return true;
-}
-
-grpc_byte_buffer *rpc_encode_set(const struct rpc_set *set, const struct rpc_message *message)
+grpc_byte_buffer *rpc_encode_set(const struct rpc_set *set)
 {
     struct tensor_message *storage = malloc(sizeof(*storage));
+    grpc_slice *payloads = calloc(set->tensor_count + 1, sizeof(*payloads));
     grpc_byte_buffer *buffer = NULL;
     struct packed packed = { 0 };
-    struct data data = { 0 };
+    size_t count = 0;
 
-    if (storage && pack_results(set, storage, &packed) && data_init(&data, set, message)) {
+    if (storage && payloads && pack_results(set, storage, &packed)) {
+        for (size_t i = 0; i < set->tensor_count && !set->set.analyze; i++) {
+            uint64_t bytes;
+
+            if (!rpc_tensor_is_answered(set->tensors[i]))
+                continue;
+            (void)request_bytes(set->tensors[i], &bytes);
+            payloads[count++] = lend(set->tensors[i], 0, bytes);
+        }
         buffer = rpc_message_pack_bytes(
             packed.used ? grpc_slice_new(packed.bytes, packed.used, free) : grpc_empty_slice(),
-            data.slices, data.counts, data.count);
+            payloads, count);
         if (packed.used)
             packed.bytes = NULL;
     }
     free(packed.bytes);
-    free(data.slices);
-    free(data.counts);
+    free(payloads);
     free(storage);
     return buffer;
 }

@@ -9,9 +9,8 @@
 
 #include "rpc_decode.h"
 
-/* ReinitResponse or AnalyzeResponse. Tensors that are lent leave as slices of `message`, which may
- * be NULL when there are none. */
-grpc_byte_buffer *rpc_encode_set(const struct rpc_set *set, const struct rpc_message *message);
+/* ReinitResponse or AnalyzeResponse. */
+grpc_byte_buffer *rpc_encode_set(const struct rpc_set *set);
 
 /* ReinitStreamResponse with begin: `total_bytes` follow in chunks. */
 grpc_byte_buffer *rpc_encode_begin(const struct request_set *set, uint32_t id,

@@ -47,7 +47,6 @@ struct reinit {
     bool working;
     bool on_loop; /* small: the stage runs on the loop */
     struct rpc_message message;
-    bool lends;             /* some of it is sent back: it stays */
     uint64_t message_bytes; /* charged to the call */
     uint64_t heap_bytes;    /* charged to the call */
     uint64_t block_bytes;   /* charged to the tenant */
@@ -159,7 +158,7 @@ static void stage_answer(struct reinit *reinit)
     reinit->status = rpc_set_answer(&reinit->set, &reinit->error);
     if (reinit->status != FIRE_OK)
         return;
-    reinit->response = rpc_encode_set(&reinit->set, &reinit->message);
+    reinit->response = rpc_encode_set(&reinit->set);
     if (!reinit->response)
         reinit->status = fire_fail(&reinit->error, FIRE_NO_MEMORY, NULL,
                                    "there was no memory for the answer; try again");
@@ -290,8 +289,7 @@ static void stage_feed(struct reinit *reinit)
 
 static void after_feed(struct reinit *reinit)
 {
-    if (!reinit->lends)
-        forget_message(reinit);
+    forget_message(reinit);
     if (reinit->status == FIRE_OK)
         submit(reinit);
     else
@@ -477,7 +475,6 @@ static void after_decode(struct reinit *reinit)
     if (reinit->status == FIRE_OK)
         reinit->status = reserve(reinit);
     if (reinit->status == FIRE_OK) {
-        reinit->lends = rpc_set_lend(&reinit->set, &reinit->message);
         reinit->on_loop = reinit->on_loop && feeds_quickly(reinit);
         if (reinit->on_loop || !feed_shared(reinit))
             run(reinit, stage_feed, after_feed);

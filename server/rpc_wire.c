@@ -301,29 +301,6 @@ enum fire_status rpc_payload_walk(const struct rpc_message *message,
     return FIRE_OK;
 }
 
-size_t rpc_payload_slices(const struct rpc_message *message, const struct rpc_payload *payload,
-                          grpc_slice *slices)
-{
-    struct cursor cursor = { message->slices, message->slice_count, payload->slice, payload->offset,
-                             payload->bytes };
-    size_t count = 0;
-
-    while (cursor.left > 0) {
-        const uint8_t *bytes = NULL;
-        size_t run = cursor_run(&cursor, &bytes);
-
-        FIRE_ASSERT(run > 0);
-        if (run > cursor.left)
-            run = (size_t)cursor.left;
-        if (slices)
-            slices[count] =
-                grpc_slice_sub(message->slices[cursor.slice], cursor.offset, cursor.offset + run);
-        count++;
-        cursor_take(&cursor, run, NULL);
-    }
-    return count;
-}
-
 size_t rpc_write_varint(uint8_t *bytes, uint64_t value)
 {
     size_t count = 0;
@@ -342,48 +319,32 @@ static grpc_slice data_head(uint64_t bytes)
     return grpc_slice_from_copied_buffer((const char *)head, 2 + rpc_write_varint(head + 2, bytes));
 }
 
-static uint64_t slices_bytes(const grpc_slice *slices, size_t count)
-{
-    uint64_t bytes = 0;
-
-    for (size_t i = 0; i < count; i++)
-        bytes += GRPC_SLICE_LENGTH(slices[i]);
-    return bytes;
-}
-
-grpc_byte_buffer *rpc_message_pack_bytes(grpc_slice small, grpc_slice *slices, const size_t *counts,
+grpc_byte_buffer *rpc_message_pack_bytes(grpc_slice small, grpc_slice *payloads,
                                          size_t payload_count)
 {
+    grpc_slice *slices = malloc((1 + 2 * payload_count) * sizeof(*slices));
     grpc_byte_buffer *buffer = NULL;
-    grpc_slice *all;
-    size_t given = 0, count = 0;
+    size_t count = 0;
 
-    for (size_t i = 0; i < payload_count; i++)
-        given += counts ? counts[i] : 1;
-    all = malloc((1 + payload_count + given) * sizeof(*all));
-    if (!all) {
-        grpc_slice_unref(small);
-        for (size_t i = 0; i < given; i++)
-            grpc_slice_unref(slices[i]);
-        return NULL;
-    }
-    all[count++] = small;
-    for (size_t i = 0; i < payload_count; i++) {
-        const grpc_slice *end = slices + (counts ? counts[i] : 1);
-
-        all[count++] = data_head(slices_bytes(slices, (size_t)(end - slices)));
-        for (; slices < end; slices++) {
-            if (GRPC_SLICE_LENGTH(*slices) > 0)
-                all[count++] = *slices;
+    if (slices) {
+        slices[count++] = small;
+        for (size_t i = 0; i < payload_count; i++) {
+            slices[count++] = data_head(GRPC_SLICE_LENGTH(payloads[i]));
+            if (GRPC_SLICE_LENGTH(payloads[i]) > 0)
+                slices[count++] = payloads[i];
             else
-                grpc_slice_unref(*slices);
+                grpc_slice_unref(payloads[i]);
         }
+        buffer = grpc_raw_byte_buffer_create(slices, count);
+        for (size_t i = 0; i < count; i++)
+            grpc_slice_unref(slices[i]);
+        free(slices);
+        return buffer;
     }
-    buffer = grpc_raw_byte_buffer_create(all, count);
-    for (size_t i = 0; i < count; i++)
-        grpc_slice_unref(all[i]);
-    free(all);
-    return buffer;
+    grpc_slice_unref(small);
+    for (size_t i = 0; i < payload_count; i++)
+        grpc_slice_unref(payloads[i]);
+    return NULL;
 }
 
 grpc_byte_buffer *rpc_message_pack(const ProtobufCMessage *small, grpc_slice *payloads,
@@ -392,5 +353,5 @@ grpc_byte_buffer *rpc_message_pack(const ProtobufCMessage *small, grpc_slice *pa
     grpc_slice packed = grpc_slice_malloc(protobuf_c_message_get_packed_size(small));
 
     protobuf_c_message_pack(small, GRPC_SLICE_START_PTR(packed));
-    return rpc_message_pack_bytes(packed, payloads, NULL, payload_count);
+    return rpc_message_pack_bytes(packed, payloads, payload_count);
 }

@@ -55,18 +55,12 @@ FIRE_NODISCARD enum fire_status rpc_payload_walk(
     enum fire_status (*piece)(void *data, uint64_t offset, const uint8_t *bytes, size_t count),
     void *data);
 
-/* The same as slices that share the message's memory, for sending it on; returns how many there
- * are. NULL `slices`: only counts. */
-size_t rpc_payload_slices(const struct rpc_message *message, const struct rpc_payload *payload,
-                          grpc_slice *slices);
-
 /* A message of `small` followed by `payload_count` data fields; takes over the payload slices. An
  * empty slice is written as an empty field. NULL: no memory (slices are unreffed). */
 grpc_byte_buffer *rpc_message_pack(const ProtobufCMessage *small, grpc_slice *payloads,
                                    size_t payload_count);
-/* The same when the small part is packed already; takes over `small` too. Payload i is the next
- * counts[i] slices; NULL: one each. */
-grpc_byte_buffer *rpc_message_pack_bytes(grpc_slice small, grpc_slice *slices, const size_t *counts,
+/* The same when the small part is packed already; takes over `small` too. */
+grpc_byte_buffer *rpc_message_pack_bytes(grpc_slice small, grpc_slice *payloads,
                                          size_t payload_count);
 
 /* Writes at most 10 bytes; returns how many. */

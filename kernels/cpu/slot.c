@@ -6,13 +6,11 @@
 #include <string.h>
 #include <time.h>
 
-#include "scale.h"
 #include "statistics.h"
 
 #define CHUNK_ROWS     64u
 #define ALONE_ELEMENTS (64u << 10) /* not worth waking others for when they are only scaled */
-
-_Static_assert(CHUNK_ROWS == FIRE_SCALE_ROWS, "sums are taken over the same rows");
+#define FACTOR_ERROR   1e-14       /* some roundings of f64 */
 
 /* A pass over the rows of a matrix in chunks that depend on its shape only; the partial sums are
  * added up in order. */
@@ -156,6 +154,15 @@ static void rows_write(const struct pass *pass, uint32_t begin, uint32_t end, do
                                       pass->factor, space->cols)
                       : row_general(pass, i);
     }
+}
+
+/* A plan without steps, and nobody asks what came of it: W only changes its length. */
+static bool only_scales(const struct fire_plan *plan)
+{
+    return plan->kind == FIRE_PLAN_POLYNOMIAL && plan->steps == 0 && plan->statistics == 0 &&
+           plan->compute == FIRE_F32 && plan->output == FIRE_F32 && plan->blend == 1 &&
+           plan->scale != FIRE_SCALE_MEAN_SIGMA &&
+           (plan->normalize == FIRE_NORMALIZE_AUTO || plan->normalize == FIRE_NORMALIZE_FROBENIUS);
 }
 
 static void measure(struct polar *polar)
@@ -453,46 +460,47 @@ static enum fire_status zero(struct polar *polar, struct fire_slot *slot)
     return FIRE_OK;
 }
 
-/* Here the sum is of squares, that of W itself. */
-static void rows_measure(const struct pass *pass, uint32_t begin, uint32_t end, double *sum)
+static void rows_rescale(const struct pass *pass, uint32_t begin, uint32_t end, double *sum)
 {
-    struct fire_scale_sums sums = { 0 };
+    const struct engine_ops *ops = crew_ops(pass->polar->crew, FIRE_F32);
     size_t count;
     const void *weights = weights_at(pass, begin, end, &count);
 
-    fire_scale_measure(&sums, weights, count);
-    *sum = fire_scale_square(&sums);
+    if (pass->squares)
+        pass->squares[begin / CHUNK_ROWS] = ops->square(weights, 1, count);
+    *sum = ops->replace((float *)weights, weights, pass->factor, count);
 }
 
-/* The sum is the SFE. */
-static void rows_rescale(const struct pass *pass, uint32_t begin, uint32_t end, double *sum)
+/* What a norm of at least `norm` makes of the factor that keeps it, c ||W|| / (||W|| + eps): true
+ * when that is the same f32 however large it is. */
+static bool factor_is_known(const struct fire_plan *plan, double norm, double *factor)
 {
-    struct fire_scale_sums sums = { 0 };
-    size_t count;
-    void *weights = (void *)weights_at(pass, begin, end, &count);
+    const double most = plan->scale_factor / sqrt(plan->cols);
+    const double least = most * (norm / (norm + plan->eps));
 
-    const size_t done = fire_scale_run(&sums, weights, count, pass->factor);
-
-    FIRE_ASSERT(done == count); /* a slot is finite */
-    if (pass->squares)
-        pass->squares[begin / CHUNK_ROWS] = fire_scale_square(&sums);
-    *sum = fire_scale_change(&sums);
+    *factor = most;
+    return plan->scale == FIRE_SCALE_KEEP_NORM && plan->scale_factor > 0 && plan->eps >= 0 &&
+           norm > 0 && norm >= plan->min_norm &&
+           (float)(least * (1 - FACTOR_ERROR)) == (float)(most * (1 + FACTOR_ERROR));
 }
 
 /* ||W||. Where the factor needs no more than a part of it, W is scaled in the same pass and the sfe
  * is known; else that is NaN. Squares of f32 neither overflow nor vanish in f64. */
 static void measure_and_scale(struct polar *polar, struct fire_slot *slot)
 {
-    struct pass pass = { .polar = polar, .weights = slot->weights, .rows = rows_measure };
+    struct pass pass = {
+        .polar = polar, .weights = slot->weights, .factor = 1, .rows = rows_square
+    };
     const uint32_t rows = polar->space->rows;
     const uint32_t chunks = (rows + CHUNK_ROWS - 1) / CHUNK_ROWS;
-    double part = 0, total = 0;
+    double part = 0, factor, total = 0;
 
-    rows_measure(&pass, 0, rows < CHUNK_ROWS ? rows : CHUNK_ROWS, &part);
-    if (!fire_scale_factor(polar->plan, sqrt(part), &pass.factor)) {
+    rows_square(&pass, 0, rows < CHUNK_ROWS ? rows : CHUNK_ROWS, &part);
+    if (!factor_is_known(polar->plan, sqrt(part), &factor)) {
         polar->norm = sqrt(run_pass(&pass));
         return;
     }
+    pass.factor = factor;
     pass.rows = rows_rescale;
     pass.squares = (double *)polar->space->inverse + chunks; /* after the sums */
     slot->result->sfe = run_pass(&pass);
@@ -507,16 +515,19 @@ static enum fire_status rescale(struct polar *polar, struct fire_slot *slot)
     const struct fire_plan *plan = polar->plan;
     struct fire_result *result = slot->result;
     struct pass pass = { .polar = polar, .weights = slot->weights, .rows = rows_rescale };
-    double sfe = result->sfe;
     const enum fire_status status = scale_of(polar, slot->weights, &result->scale);
 
     if (status != FIRE_OK)
         return status;
     pass.factor = result->scale / (polar->norm + plan->eps);
-    if (isnan(sfe))
-        sfe = run_pass(&pass);
-    fire_scale_result(plan, polar->norm, sfe, result);
-    return result->status;
+    if (isnan(result->sfe))
+        result->sfe = run_pass(&pass);
+    if (!isfinite(result->sfe))
+        return FIRE_BAD_REQUEST;
+    result->sfe_relative = result->sfe / (polar->norm * polar->norm);
+    result->rank = plan->cols;
+    snprintf(result->method, sizeof(result->method), "scale");
+    return FIRE_OK;
 }
 
 static double milliseconds(void)
@@ -552,7 +563,7 @@ static bool begin(struct polar *polar, struct fire_slot *slot)
     status = polar_space_prepare(polar->space, polar->plan, polar->plan->compute);
     if (status != FIRE_OK)
         refuse(result, status);
-    else if (fire_scale_takes(polar->plan))
+    else if (only_scales(polar->plan))
         measure_and_scale(polar, slot);
     else
         measure(polar);
@@ -576,7 +587,7 @@ void slot_run(const struct crew *crew, const struct fire_plan *plan, struct pola
     const double start = milliseconds();
     enum fire_status status;
 
-    if (fire_scale_takes(plan) && (uint64_t)plan->rows * plan->cols <= ALONE_ELEMENTS)
+    if (only_scales(plan) && (uint64_t)plan->rows * plan->cols <= ALONE_ELEMENTS)
         polar.crew = &alone;
     if (!begin(&polar, slot))
         return;
@@ -591,7 +602,7 @@ void slot_run(const struct crew *crew, const struct fire_plan *plan, struct pola
     } else if (polar.norm == 0) {
         status = zero(&polar, slot);
     } else {
-        status = fire_scale_takes(plan) ? rescale(&polar, slot) : project(&polar, slot);
+        status = only_scales(plan) ? rescale(&polar, slot) : project(&polar, slot);
     }
     end(slot, status);
     result->compute_ms = milliseconds() - start;

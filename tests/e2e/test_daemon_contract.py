@@ -248,22 +248,6 @@ def test_a_large_tensor_in_pieces_is_the_same_as_in_one_message(daemon):
         assert got[1][0][1] == whole.data[0]
 
 
-@pytest.mark.parametrize("shape", [(304, 301), (1100, 1000)])
-def test_a_tensor_that_is_only_scaled_is_sent_back_from_its_message(daemon, shape):
-    """It is in no batch, and has the bytes that the device makes of it in a stream."""
-    weight = gaussian(*shape)
-    options = {"steps": "0", "scale": "keep-norm"}
-    none = tensor_pb2.STATISTICS_LEVEL_NONE
-    answer = daemon.reinit.Reinit(request({"w": weight, "small": gaussian(8, 4)}, options,
-                                          statistics=none), timeout=WAIT_S)
-    assert not answer.results[0].HasField("batch") and answer.results[1].HasField("batch")
-    assert answer.results[0].result.action == tensor_pb2.TENSOR_ACTION_PROJECTED
-    got = collect(daemon.reinit.ReinitStream(
-        stream_messages([(header("w", weight), weight)], options, statistics=none),
-        timeout=WAIT_S))
-    same_tensor(answer.data[0], weight._replace(data=got[1][0][1]))
-
-
 def test_pieces_of_four_tensors_may_interleave(daemon):
     """Odd sizes, narrow types and pieces that cut elements in two."""
     tensors = [gaussian(64, 48, seed=1), gaussian(33, 65, seed=2, dtype="BF16"),

@@ -62,7 +62,7 @@ static void play_device(struct request_tensor *tensor)
 
 static void check_answer(const struct rpc_set *set)
 {
-    grpc_byte_buffer *buffer = rpc_encode_set(set, NULL);
+    grpc_byte_buffer *buffer = rpc_encode_set(set);
     uint8_t *whole;
     Fire__V1__ReinitResponse *response;
     size_t at = 0, answered = 0;

@@ -13,7 +13,6 @@
 
 #define TENSOR_BYTES_MAX (1u << 20)
 #define TENSORS_ROOM     8u
-#define CUTS_MAX         512u
 #define WEIGHT           FIRE__V1__TENSOR_ROLE__TENSOR_ROLE_WEIGHT
 #define STATE            FIRE__V1__TENSOR_ROLE__TENSOR_ROLE_STATE
 #define ACTIVATIONS      FIRE__V1__TENSOR_ROLE__TENSOR_ROLE_ACTIVATIONS
@@ -93,9 +92,19 @@ static void receive(struct rpc_message *message, const struct sent *sent, size_t
                      FIRE_OK);
 }
 
-static void compute(struct rpc_set *set)
+/* Decodes, reserves, feeds, computes and answers, as far as it goes. */
+static enum fire_status serve(struct rpc_set *set, const struct rpc_message *message, bool analyze,
+                              struct fire_error *error)
 {
-    for (size_t i = 0; i < set->tensor_count; i++) {
+    enum fire_status status = rpc_set_decode(set, message, analyze, TENSOR_BYTES_MAX, error);
+
+    for (size_t i = 0; status == FIRE_OK && i < set->tensor_count; i++) {
+        if (rpc_tensor_is_fed(set->tensors[i]))
+            status = request_tensor_reserve(set->tensors[i], arena, error);
+    }
+    if (status == FIRE_OK)
+        status = rpc_set_feed(set, message, error);
+    for (size_t i = 0; status == FIRE_OK && i < set->tensor_count; i++) {
         struct request_tensor *tensor = set->tensors[i];
 
         for (uint32_t k = 0; tensor->error.status == FIRE_OK && k < request_job_count(tensor);
@@ -109,22 +118,6 @@ static void compute(struct rpc_set *set)
             ck_assert_int_eq(fire_cpu_backend()->wait(device, &batch), FIRE_OK);
         }
     }
-}
-
-/* Decodes, reserves, feeds, computes and answers, as far as it goes. */
-static enum fire_status serve(struct rpc_set *set, const struct rpc_message *message, bool analyze,
-                              struct fire_error *error)
-{
-    enum fire_status status = rpc_set_decode(set, message, analyze, TENSOR_BYTES_MAX, error);
-
-    for (size_t i = 0; status == FIRE_OK && i < set->tensor_count; i++) {
-        if (rpc_tensor_is_fed(set->tensors[i]))
-            status = request_tensor_reserve(set->tensors[i], arena, error);
-    }
-    if (status == FIRE_OK)
-        status = rpc_set_feed(set, message, error);
-    if (status == FIRE_OK)
-        compute(set);
     return status == FIRE_OK ? rpc_set_answer(set, error) : status;
 }
 
@@ -260,7 +253,7 @@ END_TEST
 static void cut(struct rpc_message *message, size_t bytes)
 {
     grpc_byte_buffer_reader reader;
-    grpc_slice whole, slices[CUTS_MAX];
+    grpc_slice whole, slices[512];
     size_t count = 0;
     struct fire_error error;
 
@@ -271,7 +264,7 @@ static void cut(struct rpc_message *message, size_t bytes)
     for (size_t at = 0; at < GRPC_SLICE_LENGTH(whole); at += bytes, count++) {
         const size_t left = GRPC_SLICE_LENGTH(whole) - at;
 
-        ck_assert_uint_lt(count, CUTS_MAX);
+        ck_assert_uint_lt(count, 512);
         slices[count] = grpc_slice_sub(whole, at, at + (left < bytes ? left : bytes));
     }
     ck_assert_int_eq(rpc_message_init(message, grpc_raw_byte_buffer_create(slices, count),
@@ -455,7 +448,7 @@ START_TEST(an_answer_has_everything_in_its_place)
     receive(&message, sent, 5, &header);
     ck_assert_msg(serve(&set, &message, false, &error) == FIRE_OK, "%s", error.message);
     rpc_message_release(&message);
-    buffer = rpc_encode_set(&set, NULL);
+    buffer = rpc_encode_set(&set);
     rpc_set_release(&set);
     ck_assert_uint_gt(arena_used(arena), 0); /* the slices hold their blocks */
     response = read_response(buffer);
@@ -509,7 +502,7 @@ START_TEST(an_analysis_has_no_bytes_and_no_state)
     receive(&message, sent, 2, NULL);
     ck_assert_msg(serve(&set, &message, true, &error) == FIRE_OK, "%s", error.message);
     rpc_message_release(&message);
-    buffer = rpc_encode_set(&set, NULL);
+    buffer = rpc_encode_set(&set);
     rpc_set_release(&set);
     response = read_response(buffer);
     grpc_byte_buffer_destroy(buffer);
@@ -518,124 +511,6 @@ START_TEST(an_analysis_has_no_bytes_and_no_state)
     ck_assert_int_eq(response->results[0]->result->action,
                      FIRE__V1__TENSOR_ACTION__TENSOR_ACTION_ANALYZED);
     fire__v1__reinit_response__free_unpacked(response, NULL);
-}
-END_TEST
-
-#define LENT_ROWS 301u
-#define LENT_COLS 229u
-
-static const struct {
-    uint32_t parts;
-    size_t slice_bytes;
-    uint32_t nan; /* element; 0: none */
-} lendings[] = {
-    { 1, 300000, 0 },     { 1, 1001, 0 },    { 2, 4096, 0 },   { 3, 777, 0 },
-    { 2, 1001, 229 * 7 }, { 3, 777, 68000 }, { 1, 999, 2000 },
-};
-
-static enum fire_status make_infinite(void *data, uint64_t offset, const uint8_t *bytes,
-                                      size_t count)
-{
-    const float infinite = INFINITY;
-
-    (void)data;
-    (void)offset;
-    ck_assert_uint_eq(count, sizeof(infinite));
-    memcpy((uint8_t *)bytes, &infinite, sizeof(infinite));
-    return FIRE_OK;
-}
-
-/* A request whose large weight is only scaled, and a small one: cut, decoded and reserved. */
-static void open_scaled(struct rpc_message *message, struct rpc_set *set, size_t slice_bytes,
-                        uint32_t nan)
-{
-    static const struct sent sent[] = {
-        TENSOR("large", WEIGHT, F32, LENT_ROWS, LENT_COLS, .bytes = 4 * LENT_ROWS * LENT_COLS),
-        GOOD,
-    };
-    Fire__V1__SetHeader header = FIRE__V1__SET_HEADER__INIT;
-    Fire__V1__Options options = FIRE__V1__OPTIONS__INIT;
-
-    options.steps = (char *)"0";
-    options.scale = (char *)"keep-norm";
-    header.options = &options;
-    header.statistics = FIRE__V1__STATISTICS_LEVEL__STATISTICS_LEVEL_NONE;
-    receive(message, sent, 2, &header);
-    if (nan > 0) {
-        struct rpc_payload part = rpc_payload_part(message, &message->payloads[0], 4 * nan, 4);
-
-        ck_assert_int_eq(rpc_payload_walk(message, &part, make_infinite, NULL), FIRE_OK);
-    }
-    cut(message, slice_bytes);
-    open_set(set, message);
-}
-
-static Fire__V1__ReinitResponse *finish(struct rpc_set *set, struct rpc_message *message)
-{
-    Fire__V1__ReinitResponse *response;
-    struct fire_error error = { 0 };
-    grpc_byte_buffer *buffer;
-
-    compute(set);
-    ck_assert_msg(rpc_set_answer(set, &error) == FIRE_OK, "%s", error.message);
-    buffer = rpc_encode_set(set, message);
-    ck_assert_ptr_nonnull(buffer);
-    rpc_set_release(set);
-    rpc_message_release(message); /* the answer has what it needs of both */
-    response = read_response(buffer);
-    grpc_byte_buffer_destroy(buffer);
-    return response;
-}
-
-/* A tensor that is only scaled is scaled in the message. Wherever that is cut and whoever does it,
- * the answer is what the device would have answered, bit for bit, and a bad element is blamed. */
-START_TEST(a_lent_tensor_is_answered_like_any_other)
-{
-    const uint32_t nan = lendings[_i].nan;
-    const enum fire_status expected = nan ? FIRE_BAD_REQUEST : FIRE_OK;
-    struct fire_error errors[2] = { 0 };
-    struct rpc_message messages[2];
-    struct rpc_set sets[2];
-    Fire__V1__ReinitResponse *responses[2] = { NULL };
-
-    for (int i = 0; i < 2; i++)
-        open_scaled(&messages[i], &sets[i], lendings[_i].slice_bytes, nan);
-    ck_assert(rpc_set_lend(&sets[1], &messages[1]));
-    ck_assert(request_is_lent(sets[1].tensors[0]));
-    ck_assert(!request_is_lent(sets[1].tensors[1]));
-    ck_assert_uint_eq(request_job_count(sets[1].tensors[0]), 0);
-    ck_assert_int_eq(rpc_set_feed(&sets[0], &messages[0], &errors[0]), expected);
-    if (lendings[_i].parts == 1)
-        ck_assert_int_eq(rpc_set_feed(&sets[1], &messages[1], &errors[1]), expected);
-    else
-        ck_assert_int_eq(feed_parts(&sets[1], &messages[1], lendings[_i].parts, &errors[1]),
-                         expected);
-    ck_assert_str_eq(errors[0].field, errors[1].field);
-    ck_assert_str_eq(errors[0].message, errors[1].message);
-    for (int i = 0; i < 2 && !nan; i++)
-        responses[i] = finish(&sets[i], &messages[i]);
-    for (int k = 0; k < 2 && !nan; k++) {
-        const Fire__V1__MatrixResult *one = responses[0]->results[k]->result;
-        const Fire__V1__MatrixResult *other = responses[1]->results[k]->result;
-
-        ck_assert_uint_eq(responses[1]->data[k].len, responses[0]->data[k].len);
-        ck_assert_mem_eq(responses[1]->data[k].data, responses[0]->data[k].data,
-                         responses[0]->data[k].len);
-        ck_assert_str_eq(one->method, other->method);
-        ck_assert_uint_eq(one->rank, other->rank);
-        for (size_t s = 0; s < other->n_statistics; s++) {
-            if (strcmp(other->statistics[s]->key, "compute_ms") == 0)
-                continue;
-            ck_assert_str_eq(one->statistics[s]->key, other->statistics[s]->key);
-            ck_assert_double_eq(one->statistics[s]->value, other->statistics[s]->value);
-        }
-    }
-    for (int i = 0; i < 2; i++) {
-        if (responses[i])
-            fire__v1__reinit_response__free_unpacked(responses[i], NULL);
-        rpc_set_release(&sets[i]);
-        rpc_message_release(&messages[i]);
-    }
 }
 END_TEST
 
@@ -656,8 +531,6 @@ int main(void)
     tcase_add_loop_test(tests, a_bad_tensor_can_be_skipped, 0, refusal_count);
     tcase_add_loop_test(tests, parts_of_a_set_make_the_whole, 0,
                         sizeof(sharings) / sizeof(sharings[0]));
-    tcase_add_loop_test(tests, a_lent_tensor_is_answered_like_any_other, 0,
-                        sizeof(lendings) / sizeof(lendings[0]));
     tcase_add_test(tests, data_and_tensors_are_counted);
     tcase_add_test(tests, unpacking_takes_memory_in_proportion);
     tcase_add_test(tests, an_answer_has_everything_in_its_place);
