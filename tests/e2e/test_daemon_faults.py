@@ -15,7 +15,7 @@ import time
 
 import grpc
 import pytest
-from build import fewer, on_gpu
+from build import SLOW, fewer, on_gpu
 from daemon import (FIRECTL, WAIT_S, Feed, begin, chunks, daemon, gaussian, header, refusal,
                     refused, reinit_pb2, reinit_pb2_grpc, request, save, set_header,
                     silent_calls, start, stream_messages, tensor_pb2)
@@ -168,7 +168,8 @@ def test_200_killed_callers_leave_nothing_behind(daemon, tmp_path):
 def test_cancelled_calls_are_not_computed(start):
     """What waits behind a long computation and is cancelled never reaches the device."""
     one = start("--threads", "1")
-    long = gaussian(900, 900, dtype="F64")
+    side = fewer(900, 400)
+    long = gaussian(side, side, dtype="F64")
     busy = one.reinit.Reinit.future(request({"w": long}, {"compute": "f64"}), timeout=WAIT_S)
     one.wait_for(lambda: one.status().jobs_running == 1, "a busy device")
     waiting = [one.reinit.Reinit.future(request({"w": gaussian(300, 300, seed=i)}),
@@ -363,5 +364,6 @@ def test_no_growth_over_many_calls(daemon):
     before = daemon.status().memory.resident_bytes
     turn()
     daemon.wait_idle()
-    assert daemon.status().memory.resident_bytes - before < 32 << 20
+    # On a slow build most of it is what the sanitizer notes down.
+    assert daemon.status().memory.resident_bytes - before < (32 << 20) * SLOW
 
