@@ -22,12 +22,14 @@
 #define TILE_ROWS      192u
 #define LOW_BLOCK_ROWS 8u /* of blocks near the diagonal, up to LOW_BLOCKS_SIDE */
 #define DEPTH_F32      384u
+#define NARROW_DEPTH   UINT32_MAX /* of products with a triangle: blocks are one vector wide */
 #define UNROLL_DEPTH
 #else
 #define PACK_STRIDE    2048u
 #define TILE_ROWS      384u
 #define LOW_BLOCK_ROWS MR
 #define DEPTH_F32      256u
+#define NARROW_DEPTH   32u
 /* Four steps of depth to a turn of the loop: where another thread shares the core, the few
  * instructions that count and branch are a tenth of the time. */
 #if defined(__clang__)
@@ -37,7 +39,6 @@
 #endif
 #endif
 #define LOW_BLOCKS_SIDE 320u
-#define NARROW_DEPTH    32u /* of products with a triangle whose blocks are one vector wide */
 #define PACK_DEPTH      64u
 #define PACK_ROWS       96u
 #define PACK_CHUNKS     16u /* panels of A that are packed together … */

@@ -15,7 +15,7 @@ import time
 
 import grpc
 import pytest
-from build import SLOW, fewer, on_gpu
+from build import fewer, on_gpu
 from daemon import (FIRECTL, WAIT_S, Feed, begin, chunks, daemon, gaussian, header, refusal,
                     refused, reinit_pb2, reinit_pb2_grpc, request, save, set_header,
                     silent_calls, start, stream_messages, tensor_pb2)
@@ -364,6 +364,5 @@ def test_no_growth_over_many_calls(daemon):
     before = daemon.status().memory.resident_bytes
     turn()
     daemon.wait_idle()
-    # On a slow build most of it is what the sanitizer notes down.
-    assert daemon.status().memory.resident_bytes - before < (32 << 20) * SLOW
+    assert daemon.status().memory.resident_bytes - before < 32 << 20
 
