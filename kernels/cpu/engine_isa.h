@@ -15,28 +15,22 @@
 #endif
 #define UNROLL_BASE             _Pragma("GCC unroll 16")
 #define ENGINE_TILE_COLUMNS_MAX 512u
-/* Operands whose rows lie further apart than PACK_STRIDE bytes are packed when that pays. The wide
- * registers take so much of a row at once that they read it faster in place, from huge pages. */
-#if VECTOR_BYTES >= 64
-#define PACK_STRIDE    UINT32_MAX
-#define TILE_ROWS      192u
-#define LOW_BLOCK_ROWS 8u /* of blocks near the diagonal, up to LOW_BLOCKS_SIDE */
-#define DEPTH_F32      384u
-#define NARROW_DEPTH   UINT32_MAX /* of products with a triangle: blocks are one vector wide */
-#define UNROLL_DEPTH
+#define PACK_STRIDE             2048u /* bytes: rows further apart are packed when that pays */
+#define TILE_ROWS               384u
+#define DEPTH_F32               256u
+#define NARROW_DEPTH            32u /* of products with a triangle: blocks are one vector wide */
+/* Rows of blocks near the diagonal, up to LOW_BLOCKS_SIDE. */
+#if MR > 8
+#define LOW_BLOCK_ROWS 8u
 #else
-#define PACK_STRIDE    2048u
-#define TILE_ROWS      384u
 #define LOW_BLOCK_ROWS MR
-#define DEPTH_F32      256u
-#define NARROW_DEPTH   32u
+#endif
 /* Four steps of depth to a turn of the loop: where another thread shares the core, the few
  * instructions that count and branch are a tenth of the time. */
 #if defined(__clang__)
 #define UNROLL_DEPTH _Pragma("clang loop unroll_count(4)")
 #else
 #define UNROLL_DEPTH _Pragma("GCC unroll 4")
-#endif
 #endif
 #define LOW_BLOCKS_SIDE 320u
 #define PACK_DEPTH      64u

@@ -23,17 +23,25 @@ struct TN(block) {
 INLINE void TN(block_store)(const struct TN(block) * t, const TN(vec) sum[MR][2], const int mr,
                             const int nv)
 {
-    UNROLL
-    for (int i = 0; i < mr; i++) {
-        UNROLL
-        for (int v = 0; v < nv; v++) {
-            TN(vec) *c = (TN(vec) *)(t->c + (size_t)i * t->ldc + (size_t)v * VL);
-            TN(vec) value = sum[i][v] * t->alpha;
+    const T alpha = t->alpha, beta = t->beta;
+    const size_t ldc = t->ldc;
+    T *c = t->c;
 
-            if (t->beta != 0)
-                value += *c * t->beta;
-            *c = value;
+    if (beta == 0) {
+        UNROLL
+        for (int i = 0; i < mr; i++, c += ldc) {
+            UNROLL
+            for (int v = 0; v < nv; v++)
+                *(TN(vec) *)(c + (size_t)v * VL) = sum[i][v] * alpha;
         }
+        return;
+    }
+    UNROLL
+    for (int i = 0; i < mr; i++, c += ldc) {
+        UNROLL
+        for (int v = 0; v < nv; v++)
+            *(TN(vec) *)(c + (size_t)v * VL) =
+                sum[i][v] * alpha + *(const TN(vec) *)(c + (size_t)v * VL) * beta;
     }
 }
 
@@ -197,13 +205,14 @@ struct TN(chunk) {
 };
 
 /* Elements of a packed panel of A: rows of `rows` <= MR elements. They are written PANEL_COPY at a
- * time, the surplus to be overwritten by the next row or to fall behind the last one. */
+ * time, the surplus to be overwritten by the next row or to fall behind the last one. The surplus
+ * is read as well, so never behind the tile: another thread may be writing there. */
 #define PANEL_COPY     ((MR + VL - 1) / VL * VL)
 #define PANEL_ELEMENTS (KC * MR + PRODUCT_PAD)
 
-/* Rows [begin, end) of the transposed A into the panel of one chunk. */
+/* Rows [begin, end) of the transposed A into the panel of one chunk of a tile that ends at `i1`. */
 INLINE void TN(pack_strip)(const struct product *product, const struct TN(chunk) * chunk,
-                           size_t begin, size_t end, T *packed)
+                           uint32_t i1, size_t begin, size_t end, T *packed)
 {
     const size_t rows = chunk->rows;
 
@@ -214,7 +223,7 @@ INLINE void TN(pack_strip)(const struct product *product, const struct TN(chunk)
             for (size_t r = 0; r < rows; r++)
                 packed[r] = (T)source[r];
         }
-    } else if (chunk->i + PANEL_COPY <= product->lda) {
+    } else if (chunk->i + PANEL_COPY <= i1) {
         for (size_t p = begin; p < end; p++, packed += rows)
             memcpy(packed, (const T *)product->a + p * product->lda + chunk->i,
                    PANEL_COPY * sizeof(T));
@@ -223,20 +232,6 @@ INLINE void TN(pack_strip)(const struct product *product, const struct TN(chunk)
             for (size_t r = 0; r < rows; r++)
                 packed[r] = ((const T *)product->a + p * product->lda + chunk->i)[r];
         }
-    }
-}
-
-/* Columns of the transposed A (k x m), rows p0.., as one panel for each chunk. Some rows are read
- * for all chunks before the next ones: the chunks share cache lines. */
-static void TN(pack_a)(const struct product *product, uint32_t p0, uint32_t kc,
-                       const struct TN(chunk) * chunks, uint32_t count)
-{
-    for (uint32_t p = 0; p < kc; p += PACK_STRIP) {
-        const uint32_t end = p + PACK_STRIP < kc ? p + PACK_STRIP : kc;
-
-        for (uint32_t c = 0; c < count; c++)
-            TN(pack_strip)
-        (product, &chunks[c], p0 + p, p0 + end, chunks[c].packed + (size_t)p * chunks[c].rows);
     }
 }
 
@@ -250,6 +245,21 @@ struct TN(depth) {
     bool pack_a;
     bool square; /* A^T and B are the same matrix */
 };
+
+/* Columns of the transposed A (k x m), as one panel for each chunk. Some rows are read for all
+ * chunks before the next ones: the chunks share cache lines. */
+static void TN(pack_a)(const struct product *product, const struct TN(depth) * depth,
+                       const struct TN(chunk) * chunks, uint32_t count)
+{
+    for (uint32_t p = 0; p < depth->kc; p += PACK_STRIP) {
+        const uint32_t end = p + PACK_STRIP < depth->kc ? p + PACK_STRIP : depth->kc;
+
+        for (uint32_t c = 0; c < count; c++)
+            TN(pack_strip)
+        (product, &chunks[c], depth->i1, depth->p0 + p, depth->p0 + end,
+         chunks[c].packed + (size_t)p * chunks[c].rows);
+    }
+}
 
 /* The part [*begin, *end) of the depth that the shapes leave for one register block. */
 INLINE void TN(clip)(const struct product *product, uint32_t i, uint32_t rows, uint32_t j,
@@ -389,7 +399,7 @@ static void TN(rows_of_blocks)(const struct product *product, const struct TN(de
             i += high;
         }
         if (depth->pack_a)
-            TN(pack_a)(product, depth->p0, depth->kc, chunks, count);
+            TN(pack_a)(product, depth, chunks, count);
         for (uint32_t c = 0; c < count; c++)
             TN(row_open)(product, depth, &chunks[c], &rows[c]);
         TN(rows_multiply)(product, depth, rows, count);
