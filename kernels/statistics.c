@@ -203,7 +203,10 @@ INLINE double lanczos_body(const struct fire_gram *gram, bool wide, const double
     const size_t size = gram->size;
     double alpha = 0.0;
 
-    multiply_body(gram, wide, basis + (count - 1) * size, w);
+    if (wide && gram->multiply)
+        gram->multiply(gram->data, gram->stride, gram->size, basis + (count - 1) * size, w);
+    else
+        multiply_body(gram, wide, basis + (count - 1) * size, w);
     for (uint32_t k = count; k-- > 0;) {
         const double *v = basis + k * size;
         const double part = dot_body(v, w, size);

@@ -19,6 +19,8 @@ struct fire_gram {
     size_t stride;
     uint32_t size;
     double factor;
+    /* y = G x of the stored G, for an f64 one, where the caller has a fast way; or NULL. */
+    void (*multiply)(const void *data, size_t stride, uint32_t size, const void *x, void *y);
 };
 
 /* dfi, dfi_full, dfi_mean, dfi_scale_free, norm, participation of a matrix with out x in sides.

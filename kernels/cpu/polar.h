@@ -9,6 +9,7 @@
 #include "dense.h"
 #include "plan.h"
 #include "result.h"
+#include "statistics.h"
 
 #define POLAR_METHOD_BYTES 64
 
@@ -75,6 +76,10 @@ void polar_narrow(struct polar *polar);
 
 /* Appends a step's name to the method. */
 void polar_note(struct polar *polar, const char *step);
+
+/* `g`, a G of x or of the weights in `dtype`, for statistics. */
+struct fire_gram polar_gram_view(const struct polar *polar, const void *g, enum fire_dtype dtype,
+                                 double factor);
 
 /* Fills polar->before from G of the weights, when statistics want it. */
 void polar_note_before(struct polar *polar, const void *g, enum fire_dtype dtype);

@@ -198,11 +198,24 @@ void polar_note(struct polar *polar, const char *step)
     strcat(polar->method, step);
 }
 
+struct fire_gram polar_gram_view(const struct polar *polar, const void *g, enum fire_dtype dtype,
+                                 double factor)
+{
+    return (struct fire_gram){
+        .data = g,
+        .dtype = dtype,
+        .stride = polar->space->ld,
+        .size = polar->space->cols,
+        .factor = factor,
+        .multiply = dtype == FIRE_F64 ? crew_ops(polar->crew, dtype)->symmetric_vector : NULL,
+    };
+}
+
 void polar_note_before(struct polar *polar, const void *g, enum fire_dtype dtype)
 {
     const struct fire_plan *plan = polar->plan;
-    const struct fire_gram gram = { g, dtype, polar->space->ld, plan->cols,
-                                    1 / (polar->prescale * polar->prescale) };
+    const struct fire_gram gram =
+        polar_gram_view(polar, g, dtype, 1 / (polar->prescale * polar->prescale));
 
     if (polar->before_known || !(plan->statistics & FIRE_STATISTICS_BASIC))
         return;

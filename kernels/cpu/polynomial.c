@@ -179,7 +179,7 @@ static enum fire_status norm_of(struct polar *polar, double *norm)
 {
     const struct fire_plan *plan = polar->plan;
     struct polar_space *space = polar->space;
-    const struct fire_gram gram = { space->g, polar->dtype, space->ld, space->cols, 1 };
+    const struct fire_gram gram = polar_gram_view(polar, space->g, polar->dtype, 1);
     double dfi, square, trace;
 
     switch (plan->normalize) {

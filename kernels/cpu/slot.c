@@ -252,8 +252,7 @@ static void reload(struct polar *polar, const void *weights, double divisor)
 static void set_moment(struct polar *polar, double factor, struct fire_moment *moment)
 {
     const struct fire_plan *plan = polar->plan;
-    const struct fire_gram gram = { polar->space->g, polar->dtype, polar->space->ld, plan->cols,
-                                    factor };
+    const struct fire_gram gram = polar_gram_view(polar, polar->space->g, polar->dtype, factor);
 
     fire_moment_from_gram(&gram, plan->out, plan->in, moment);
     (void)fire_moment_spectral_norm(&gram, moment);
@@ -261,8 +260,7 @@ static void set_moment(struct polar *polar, double factor, struct fire_moment *m
 
 static double measured_dfi(struct polar *polar)
 {
-    const struct fire_gram gram = { polar->space->g, polar->dtype, polar->space->ld,
-                                    polar->space->cols, 1 };
+    const struct fire_gram gram = polar_gram_view(polar, polar->space->g, polar->dtype, 1);
 
     if (!polar->gram_valid)
         polar_gram(polar);

@@ -419,7 +419,7 @@ static enum fire_status features_of(void *data)
 static enum fire_status largest_of(void *data)
 {
     const struct matrix_run *run = data;
-    const struct fire_gram gram = { run->w, FIRE_F64, run->cols, run->cols, 1.0 };
+    const struct fire_gram gram = { run->w, FIRE_F64, run->cols, run->cols, 1.0, NULL };
     struct fire_moment moment = { .norm = 1.0, .spectral_norm = 42.0 };
     const enum fire_status status = fire_moment_spectral_norm(&gram, &moment);
 

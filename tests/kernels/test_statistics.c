@@ -43,7 +43,7 @@ static void sample_init(struct sample *sample, uint64_t seed, uint32_t rows, uin
                 ((double *)sample->data)[i * stride + j] = value;
         }
     }
-    sample->gram = (struct fire_gram){ sample->data, dtype, stride, size, 1.0 };
+    sample->gram = (struct fire_gram){ sample->data, dtype, stride, size, 1.0, NULL };
     free(x);
     free(turned);
 }
@@ -106,7 +106,7 @@ END_TEST
 START_TEST(dfi_near_identity_keeps_its_digits)
 {
     double g[12 * 12];
-    const struct fire_gram gram = { g, FIRE_F64, 12, 12, 1.0 };
+    const struct fire_gram gram = { g, FIRE_F64, 12, 12, 1.0, NULL };
     struct fire_moment moment;
 
     for (int i = 0; i < 144; i++)
@@ -121,7 +121,7 @@ END_TEST
 START_TEST(zero_matrix_has_no_participation)
 {
     const float g[4] = { 0 };
-    const struct fire_gram gram = { g, FIRE_F32, 2, 2, 1.0 };
+    const struct fire_gram gram = { g, FIRE_F32, 2, 2, 1.0, NULL };
     struct fire_moment moment = { 0 };
 
     fire_moment_from_gram(&gram, 2, 2, &moment);
@@ -150,7 +150,7 @@ START_TEST(largest_eigenvalue_of_special_matrices)
     double g[25] = { 0 };
     double value;
     double want = 0.0;
-    const struct fire_gram gram = { g, FIRE_F64, 5, cases[_i].size, 2.0 };
+    const struct fire_gram gram = { g, FIRE_F64, 5, cases[_i].size, 2.0, NULL };
 
     for (uint32_t i = 0; i < cases[_i].size; i++) {
         g[i * 6] = cases[_i].diagonal[i];
@@ -203,6 +203,40 @@ START_TEST(largest_eigenvalue_is_never_the_second)
                       moment.spectral_norm, sqrt(sigma[0]));
         sample_release(&sample);
     }
+}
+END_TEST
+
+static int multiplied; /* how often the next function was asked */
+
+static void multiply_plainly(const void *data, size_t stride, uint32_t size, const void *x, void *y)
+{
+    const double *g = data;
+
+    multiplied++;
+    for (uint32_t i = 0; i < size; i++) {
+        double sum = 0;
+
+        for (uint32_t j = 0; j < size; j++)
+            sum += (j < i ? g[j * stride + i] : g[i * stride + j]) * ((const double *)x)[j];
+        ((double *)y)[i] = sum;
+    }
+}
+
+/* A caller's way of multiplying is taken, for an f64 G only. */
+START_TEST(largest_eigenvalue_by_a_given_product)
+{
+    const enum fire_dtype dtype = _i ? FIRE_F32 : FIRE_F64;
+    double own, given;
+    struct sample sample;
+
+    sample_init(&sample, 11, 90, 60, dtype);
+    ck_assert_int_eq(fire_gram_largest(&sample.gram, 60, 1e-10, &own), FIRE_OK);
+    sample.gram.multiply = multiply_plainly;
+    multiplied = 0;
+    ck_assert_int_eq(fire_gram_largest(&sample.gram, 60, 1e-10, &given), FIRE_OK);
+    ck_assert_double_lt(relative(given, own), 1e-10);
+    ck_assert_int_eq(multiplied > 0, dtype == FIRE_F64);
+    sample_release(&sample);
 }
 END_TEST
 
@@ -443,6 +477,7 @@ int main(void)
     tcase_add_loop_test(tests, largest_eigenvalue_of_special_matrices, 0, 6);
     tcase_add_loop_test(tests, largest_eigenvalue_agrees_with_lapack, 0, 6);
     tcase_add_loop_test(tests, largest_eigenvalue_is_never_the_second, 0, 8);
+    tcase_add_loop_test(tests, largest_eigenvalue_by_a_given_product, 0, 2);
     tcase_add_test(tests, too_few_products_give_a_lower_bound);
     tcase_add_loop_test(tests, singular_values_are_right_at_any_condition, 0, COUNT(spectra));
     tcase_add_test(tests, singular_values_of_zero_and_of_nan);
