@@ -361,15 +361,15 @@ static void scatter_rows(const struct gather_path *path, const char *slot, size_
 
     for (uint64_t i = 0; i < path->rows; i++) {
         char *row = target + i * path->row_stride * bytes;
+        const char *from = slot + i * path->slot_stride * slot_bytes;
 
         for (uint64_t j = 0; j < path->cols; j += RUN_MAX) {
             const size_t count = smaller(path->cols - j, RUN_MAX);
             char *to = row + j * path->col_stride * bytes;
 
-            narrow(slot, path->col_stride == 1 ? to : run, count);
+            narrow(from + j * slot_bytes, path->col_stride == 1 ? to : run, count);
             if (path->col_stride != 1)
                 pick(run, bytes, to, path->col_stride * bytes, count, bytes);
-            slot += count * slot_bytes;
         }
     }
 }
@@ -403,14 +403,13 @@ static void scatter_tiles(const struct gather_path *path, const void *slot, size
     }
 }
 
-void fire_view_scatter(const struct fire_view *view, const void *slot, enum fire_dtype compute,
-                       enum fire_dtype dtype, void *tensor)
+void scatter_rectangle(const struct gather_path *rectangle, const char *slot,
+                       enum fire_dtype compute, enum fire_dtype dtype, char *target)
 {
-    struct gather_path path = gather_path_of(view);
     const size_t bytes = fire_dtype_bytes(dtype);
     const size_t slot_bytes = fire_dtype_bytes(compute);
     const narrow_run narrow = narrow_runs[dtype][compute == FIRE_F64];
-    char *target = (char *)tensor + view->offset * bytes;
+    struct gather_path path = *rectangle;
 
     FIRE_ASSERT(compute == FIRE_F32 || compute == FIRE_F64);
     join_rows(&path);
@@ -418,4 +417,13 @@ void fire_view_scatter(const struct fire_view *view, const void *slot, enum fire
         scatter_rows(&path, slot, slot_bytes, narrow, target, bytes);
     else
         scatter_tiles(&path, slot, slot_bytes, narrow, target, bytes);
+}
+
+void fire_view_scatter(const struct fire_view *view, const void *slot, enum fire_dtype compute,
+                       enum fire_dtype dtype, void *tensor)
+{
+    const struct gather_path path = gather_path_of(view);
+
+    scatter_rectangle(&path, slot, compute, dtype,
+                      (char *)tensor + view->offset * fire_dtype_bytes(dtype));
 }

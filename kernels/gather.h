@@ -23,6 +23,10 @@ struct gather_path gather_path_of(const struct fire_view *view);
 FIRE_NODISCARD bool gather_rectangle(const struct gather_path *rectangle, const char *source,
                                      enum fire_dtype dtype, enum fire_dtype compute, char *slot);
 
+/* The inverse: rounds to `dtype`; `target` points to its first element in the tensor. */
+void scatter_rectangle(const struct gather_path *rectangle, const char *slot,
+                       enum fire_dtype compute, enum fire_dtype dtype, char *target);
+
 /* `count` contiguous numbers from `dtype` to `compute`; true when all are finite then. */
 typedef bool (*gather_run)(const char *source, void *slot, size_t count);
 gather_run gather_run_of(enum fire_dtype dtype, enum fire_dtype compute);

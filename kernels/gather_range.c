@@ -1,4 +1,5 @@
-/* gather_range: copies a piece of a tensor, wherever it was cut, into the slots of its matrices.
+/* gather_range: copies a piece of a tensor, wherever it was cut, into the slots of its matrices,
+ * and a whole tensor back.
  *
  * A tensor is four axes: stack x out x in x taps, or stack x taps x in x out. A piece of it is cut
  * into boxes, each a range of one axis, one index of the axes before it and all of those after it:
@@ -22,6 +23,7 @@ struct piece {
     enum fire_dtype dtype;
     enum fire_dtype compute;
     const char *data; /* of element `first` */
+    char *target;     /* NULL unless slots are copied back: to here */
     uint64_t first;
     void *const *slots;
 
@@ -108,9 +110,13 @@ static bool copy_rectangle(const struct piece *piece, const struct box *box,
 
     if (!slot)
         return true;
-    return gather_rectangle(
-        &path, piece->data + (source - piece->first) * fire_dtype_bytes(piece->dtype), piece->dtype,
-        piece->compute, slot + target * fire_dtype_bytes(piece->compute));
+    slot += target * fire_dtype_bytes(piece->compute);
+    const uint64_t at = (source - piece->first) * fire_dtype_bytes(piece->dtype);
+
+    if (!piece->target)
+        return gather_rectangle(&path, piece->data + at, piece->dtype, piece->compute, slot);
+    scatter_rectangle(&path, slot, piece->compute, piece->dtype, piece->target + at);
+    return true;
 }
 
 /* The rows of `box` that lie in `block`, for one layer. */
@@ -201,6 +207,20 @@ static bool wanted(const struct piece *piece, uint64_t index)
 bool fire_work_gather_flat(enum fire_dtype dtype, uint64_t count, const void *data, void *slots)
 {
     return gather_run_of(dtype, dtype)(data, slots, (size_t)count);
+}
+
+void fire_work_scatter(const struct fire_shape *shape, const struct fire_options *options,
+                       enum fire_dtype dtype, enum fire_dtype compute, void *const *slots,
+                       void *tensor)
+{
+    struct piece piece = {
+        .options = options, .dtype = dtype, .compute = compute, .target = tensor, .slots = slots
+    };
+    struct box all = { 0 };
+
+    describe_axes(&piece, shape);
+    memcpy(all.end, piece.size, sizeof(all.end));
+    (void)copy_box(&piece, &all);
 }
 
 enum fire_status fire_work_gather(const struct fire_shape *shape,

@@ -79,8 +79,16 @@ FIRE_NODISCARD enum fire_status fire_work_gather(const struct fire_shape *shape,
                                                  uint64_t first, uint64_t count, const void *data,
                                                  void *const *slots, uint64_t *bad_index);
 
-/* The same for a piece of a tensor that fire_work_is_verbatim(): `slots` is where its first element
- * goes. False: some of it is NaN or Inf; fire_work_gather() then tells what. */
+/* The inverse for a whole tensor, as fire_view_scatter() would of each view that has a slot: rounds
+ * to `dtype`; what is in no such view is left as it is. Faster than view by view where matrices
+ * share cache lines of the tensor, as taps do. */
+void fire_work_scatter(const struct fire_shape *shape, const struct fire_options *options,
+                       enum fire_dtype dtype, enum fire_dtype compute, void *const *slots,
+                       void *tensor);
+
+/* The same as fire_work_gather() for a piece of a tensor that fire_work_is_verbatim(): `slots` is
+ * where its first element goes. False: some of it is NaN or Inf; fire_work_gather() then tells
+ * what. */
 FIRE_NODISCARD bool fire_work_gather_flat(enum fire_dtype dtype, uint64_t count, const void *data,
                                           void *slots);
 

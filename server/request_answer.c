@@ -85,16 +85,20 @@ static void refuse_for_result(struct request_tensor *tensor)
 static void scatter(struct request_tensor *tensor)
 {
     const struct request_parts *parts = tensor->parts;
+    const enum fire_dtype compute = tensor->work.parts[0].plan.compute;
 
+    if (!parts->keep_raw) {
+        fire_work_scatter(&tensor->shape, &tensor->options, tensor->dtype, compute, parts->slots,
+                          parts->bytes);
+        return;
+    }
     for (uint64_t v = 0; v < tensor->work.view_count; v++) {
         struct fire_view view;
 
-        if (!parts->slots[v] ||
-            (parts->keep_raw && parts->results[v].action != FIRE_ACTION_PROJECTED))
+        if (!parts->slots[v] || parts->results[v].action != FIRE_ACTION_PROJECTED)
             continue;
         fire_view_at(&tensor->shape, &tensor->options, v, &view);
-        fire_view_scatter(&view, parts->slots[v], tensor->work.parts[0].plan.compute, tensor->dtype,
-                          parts->bytes);
+        fire_view_scatter(&view, parts->slots[v], compute, tensor->dtype, parts->bytes);
     }
 }
 

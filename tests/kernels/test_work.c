@@ -171,8 +171,31 @@ static void check_slots(const struct sample *sample, void *const *slots)
     }
 }
 
+/* Back into bytes that are known: what has a slot as view by view, everything else untouched. */
+static void check_scatter(const struct sample *sample, void *const *slots)
+{
+    const size_t bytes = sample->elements * fire_dtype_bytes(sample->dtype);
+    unsigned char *at_once = malloc(bytes), *one_by_one = malloc(bytes);
+
+    ck_assert(at_once && one_by_one);
+    memset(at_once, GUARD, bytes);
+    memset(one_by_one, GUARD, bytes);
+    fire_work_scatter(&sample->shape, &sample->options, sample->dtype, sample->compute, slots,
+                      at_once);
+    for (uint64_t v = 0; v < sample->views; v++) {
+        struct fire_view view;
+
+        fire_view_at(&sample->shape, &sample->options, v, &view);
+        if (slots[v])
+            fire_view_scatter(&view, slots[v], sample->compute, sample->dtype, one_by_one);
+    }
+    ck_assert_mem_eq(at_once, one_by_one, bytes);
+    free(at_once);
+    free(one_by_one);
+}
+
 /* Cuts: single elements, about a row, about a matrix, or all at once; in any order. */
-START_TEST(pieces_end_where_the_whole_does)
+START_TEST(pieces_end_where_the_whole_does_and_go_back)
 {
     struct fire_random random;
 
@@ -191,6 +214,7 @@ START_TEST(pieces_end_where_the_whole_does)
             ck_assert_int_eq(gather_piece(&sample, end - count, count, slots, NULL), FIRE_OK);
         }
         check_slots(&sample, slots);
+        check_scatter(&sample, slots);
         slots_close(&sample, slots);
         free(sample.data);
     }
@@ -214,7 +238,7 @@ static const struct large_case {
     { "stack", { 3, { 40, 64, 48 } }, FIRE_LAYOUT_OUT_IN },
 };
 
-START_TEST(large_tensors_end_where_the_whole_does)
+START_TEST(large_tensors_end_where_the_whole_does_and_go_back)
 {
     const struct large_case *test = &large_cases[_i];
     struct fire_random random;
@@ -243,6 +267,7 @@ START_TEST(large_tensors_end_where_the_whole_does)
             ck_assert_int_eq(gather_piece(&sample, first, count, slots, NULL), FIRE_OK);
         }
         check_slots(&sample, slots);
+        check_scatter(&sample, slots);
         slots_close(&sample, slots);
         free(sample.data);
     }
@@ -544,8 +569,8 @@ int main(void)
     int failed;
 
     tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, pieces_end_where_the_whole_does, 0, dtype_count);
-    tcase_add_loop_test(tests, large_tensors_end_where_the_whole_does, 0,
+    tcase_add_loop_test(tests, pieces_end_where_the_whole_does_and_go_back, 0, dtype_count);
+    tcase_add_loop_test(tests, large_tensors_end_where_the_whole_does_and_go_back, 0,
                         (int)(sizeof(large_cases) / sizeof(large_cases[0])));
     tcase_add_loop_test(tests, the_first_bad_element_is_named, 0, dtype_count);
     tcase_add_test(tests, f64_beyond_f32_is_bad_only_in_f32);
