@@ -92,6 +92,8 @@ struct fire_local_settings {
     uint32_t threads;    /* 0: all the process may run on */
     const char *path;    /* NULL or "auto", "portable", "avx2", "avx512", "amx" */
     uint64_t slab_bytes; /* gathered at once; 0: 64 MiB, or the largest matrix */
+    bool ahead;          /* fire_client_start() leaves the end of a set without a callback to
+                   fire_client_wait(), and the device has work while the next set begins */
 };
 
 /* Opens a client that computes in this process. NULL settings mean the defaults. On success the
@@ -135,8 +137,8 @@ FIRE_NODISCARD enum fire_status fire_client_open_remote(const struct fire_remote
                                                         struct fire_client **client,
                                                         struct fire_error *error);
 
-/* Cancels what runs (callbacks come with FIRE_CANCELLED before this returns). NULL is allowed. Not
- * from a callback. */
+/* Cancels what runs (callbacks come with FIRE_CANCELLED before this returns); a local client
+ * finishes it. NULL is allowed. Not from a callback. */
 void fire_client_close(struct fire_client *client);
 
 /* What computes. Of a daemon: `name` is its address, `path` the code that computed the last answer
@@ -184,13 +186,14 @@ struct fire_set {
     void *internal; /* the library's */
 };
 
-/* Begins a set and returns; a local client computes it before it returns. Failing means that it was
- * not begun: no callback comes. */
+/* Begins a set and returns; a local client computes it before it returns, unless it was opened to
+ * work `ahead`. Failing means that it was not begun: no callback comes. */
 FIRE_NODISCARD enum fire_status fire_client_start(struct fire_client *client, struct fire_set *set,
                                                   struct fire_error *error);
 
 /* Waits until `set` (one without a callback) is done, or all sets of the client and their callbacks
- * (NULL), but at most `seconds`; negative: without limit. True when done. */
+ * (NULL), but at most `seconds`; negative, or with a local client: without limit. True when
+ * done. */
 bool fire_client_wait(struct fire_client *client, const struct fire_set *set, double seconds);
 
 /* Asks for the end of what runs: sets not done yet end with FIRE_CANCELLED. Wait for it. Tensors

@@ -329,7 +329,7 @@ enum firectl_exit firectl_refused(int code);
 #define FIRECTL_WINDOW_BYTES_MIN (8ull << 20)
 #define FIRECTL_WINDOW_SHARE     6u /* a smaller file is at least so many windows */
 #define FIRECTL_WINDOW_TENSORS   4096u
-#define FIRECTL_WINDOWS          2u /* with a daemon at once: it works while files are read */
+#define FIRECTL_WINDOWS          2u /* at once: one is computed while the next is read */
 
 struct firectl_window {
     struct fire_tensor *tensors;

@@ -14,9 +14,8 @@ struct run {
     struct firectl_report report;
     struct firectl_progress progress;
     struct firectl_window windows[FIRECTL_WINDOWS];
-    uint32_t window_count; /* 1 where computing does not go on by itself */
-    uint32_t filling;      /* the window that tensors are added to */
-    int code;              /* gRPC code of the first refusal by a daemon */
+    uint32_t filling; /* the window that tensors are added to */
+    int code;         /* gRPC code of the first refusal by a daemon */
     double started_s;
 };
 
@@ -68,7 +67,7 @@ static enum fire_status finish_window(struct run *run, struct firectl_window *wi
     return status;
 }
 
-/* Computes the tensors gathered so far; with a daemon this begins it and takes the one before. */
+/* Begins to compute the tensors gathered so far and takes the window before it. */
 static enum fire_status run_window(struct run *run, struct fire_error *error)
 {
     struct firectl_window *window = &run->windows[run->filling];
@@ -78,7 +77,7 @@ static enum fire_status run_window(struct run *run, struct fire_error *error)
         return status;
     if (window->count > 0)
         status = firectl_window_start(window, run->client, FIRE_ANALYZE, run->args, error);
-    run->filling = (run->filling + 1) % run->window_count;
+    run->filling = (run->filling + 1) % FIRECTL_WINDOWS;
     return status == FIRE_OK ? finish_window(run, &run->windows[run->filling], error) : status;
 }
 
@@ -150,7 +149,6 @@ static enum firectl_exit compute(struct run *run)
     firectl_report_init(&run->report, run->args, run->set, run->thresholds);
     for (uint32_t i = 0; i < FIRECTL_WINDOWS; i++)
         firectl_window_init(&run->windows[i], false);
-    run->window_count = run->args->remote.address ? FIRECTL_WINDOWS : 1;
     if (run_tasks(run, &error) != FIRE_OK) {
         firectl_progress_clear(&run->progress);
         (void)firectl_fail(&error);

@@ -9,7 +9,9 @@
 enum fire_status firectl_client_open(const struct firectl_args *args, struct fire_client **client,
                                      struct fire_error *error)
 {
-    const struct fire_local_settings local = { .threads = args->threads, .path = args->path };
+    const struct fire_local_settings local = { .threads = args->threads,
+                                               .path = args->path,
+                                               .ahead = true };
     struct fire_remote_settings remote = args->remote;
 
     /* Tensors come and go: their memory is kept, as fresh pages are slow. */

@@ -22,9 +22,8 @@ struct run {
     struct safetensors_writer *file; /* NULL in a dry run */
     struct firectl_writer *writer;
     struct firectl_window windows[FIRECTL_WINDOWS];
-    uint32_t window_count; /* 1 where computing does not go on by itself */
-    uint32_t filling;      /* the window that tensors are added to */
-    int code;              /* gRPC code of the first refusal by a daemon */
+    uint32_t filling; /* the window that tensors are added to */
+    int code;         /* gRPC code of the first refusal by a daemon */
     double started_s;
     size_t read_ahead; /* first task that was not announced to the kernel */
     bool written;
@@ -150,8 +149,8 @@ static enum fire_status finish_window(struct run *run, struct firectl_window *wi
     return fire_fail(error, computed, NULL, "nothing was written, because a tensor was refused");
 }
 
-/* Computes the tensors gathered so far. With a daemon this only begins it, and the window before it
- * is finished: while one is written and the next is read, the daemon has work. */
+/* Begins to compute the tensors gathered so far and finishes the window before it: while one is
+ * written and the next is read, the device has work. */
 static enum fire_status run_window(struct run *run, struct fire_error *error)
 {
     struct firectl_window *window = &run->windows[run->filling];
@@ -161,7 +160,7 @@ static enum fire_status run_window(struct run *run, struct fire_error *error)
         return status;
     if (window->count > 0)
         status = firectl_window_start(window, run->client, FIRE_REINIT, run->args, error);
-    run->filling = (run->filling + 1) % run->window_count;
+    run->filling = (run->filling + 1) % FIRECTL_WINDOWS;
     return status == FIRE_OK ? finish_window(run, &run->windows[run->filling], error) : status;
 }
 
@@ -329,7 +328,6 @@ static enum firectl_exit compute(struct run *run)
         firectl_window_init(&run->windows[i], true);
         firectl_window_fit(&run->windows[i], total);
     }
-    run->window_count = run->args->remote.address ? FIRECTL_WINDOWS : 1;
     read_ahead(run, 0);
     if (run_tasks(run, &error) != FIRE_OK || commit(run, &error) != FIRE_OK) {
         firectl_progress_clear(&run->progress);

@@ -3,7 +3,7 @@
  * Invariants of a call:
  *   a tensor's `out` is written only from batches in which all its matrices are known to be finite
  *   a refused tensor whose `out` is its `data` has its old bytes back when the call returns
- *   at most LOCAL_BATCHES batches are with the device, and none when the call returns
+ *   at most LOCAL_BATCHES batches of a run are with the device, and none when its set is done
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,10 +24,20 @@ struct local_batch {
     struct fire_slot *slots;
     struct fire_result *results;
     struct slot_owner *owners;
+    void **places; /* of the matrices of one tensor, while they are copied */
     uint32_t slot_room;
     unsigned char *slab; /* the device's host memory */
     uint64_t slab_bytes;
     bool submitted;
+};
+
+/* One set on its way. */
+struct local_run {
+    struct fire_set *set; /* NULL: there is none */
+    uint64_t number;      /* sets are numbered as they begin */
+    struct local_call call;
+    struct local_batch batches[LOCAL_BATCHES];
+    uint32_t turn; /* the batch that was submitted last */
 };
 
 struct local_client {
@@ -35,7 +45,9 @@ struct local_client {
     const struct fire_backend *backend;
     struct fire_device *device;
     uint64_t slab_bytes;
-    struct local_batch batches[LOCAL_BATCHES];
+    bool ahead;
+    uint64_t begun; /* sets */
+    struct local_run runs[LOCAL_RUNS];
 };
 
 static void batch_release(struct local_client *client, struct local_batch *batch)
@@ -43,19 +55,10 @@ static void batch_release(struct local_client *client, struct local_batch *batch
     free(batch->slots);
     free(batch->results);
     free(batch->owners);
+    free(batch->places);
     if (batch->slab)
         client->backend->host_free(client->device, batch->slab);
     *batch = (struct local_batch){ 0 };
-}
-
-static void local_close(struct fire_client *base)
-{
-    struct local_client *client = (struct local_client *)base;
-
-    for (uint32_t i = 0; i < LOCAL_BATCHES; i++)
-        batch_release(client, &client->batches[i]);
-    client->backend->close(client->device);
-    free(client);
 }
 
 static void local_caps(const struct fire_client *base, struct fire_caps *caps)
@@ -79,8 +82,9 @@ static enum fire_status batch_reserve(struct local_client *client, struct local_
     batch->slots = calloc(slot_count, sizeof(*batch->slots));
     batch->results = calloc(slot_count, sizeof(*batch->results));
     batch->owners = calloc(slot_count, sizeof(*batch->owners));
+    batch->places = calloc(slot_count, sizeof(*batch->places));
     batch->slab = client->backend->host_alloc(client->device, bytes);
-    if (!batch->slots || !batch->results || !batch->owners || !batch->slab) {
+    if (!batch->slots || !batch->results || !batch->owners || !batch->places || !batch->slab) {
         batch_release(client, batch);
         return fire_fail_memory(error, bytes);
     }
@@ -101,30 +105,64 @@ static void cursor_next_part(struct local_call *call)
         call->part_at = call->groups[call->group_at].part_first;
 }
 
-/* Copies one matrix into the next slot. A bad one refuses its tensor and takes no slot. */
-static void gather_one(struct local_call *call, struct local_batch *batch, size_t slot_bytes)
+/* Makes the slot behind the last one that of view `view_index` of tensor `index`. */
+static struct fire_slot *slot_take(const struct local_call *call, struct local_batch *batch,
+                                   size_t index, uint64_t view_index)
 {
-    const size_t index = call->parts[call->part_at].tensor;
-    struct fire_tensor *tensor = &call->tensors[index];
-    const uint32_t slot_index = batch->batch.slot_count;
+    const struct fire_tensor *tensor = &call->tensors[index];
+    const uint32_t slot_index = batch->batch.slot_count++;
     struct slot_owner *owner = &batch->owners[slot_index];
     struct fire_slot *slot = &batch->slots[slot_index];
-    uint64_t bad_index = 0;
 
     owner->tensor = index;
-    slot->weights = batch->slab + (size_t)slot_index * slot_bytes;
+    owner->view_index = view_index;
+    fire_view_at(&tensor->shape, &tensor->options, view_index, &owner->view);
+    slot->weights = batch->slab + slot_index * fire_plan_slot_bytes(batch->batch.plan);
     slot->result = &batch->results[slot_index];
-    slot->seed = fire_work_seed(&tensor->options, tensor->name, owner->view_index);
+    slot->seed = fire_work_seed(&tensor->options, tensor->name, view_index);
     fire_result_init(slot->result);
-    if (fire_view_gather(&owner->view, tensor->data, tensor->dtype, batch->batch.plan->compute,
-                         slot->weights, &bad_index) == FIRE_OK) {
-        batch->batch.slot_count++;
-    } else {
-        struct fire_error error = { 0 };
+    return slot;
+}
 
-        local_describe_element(tensor, bad_index, &error);
-        local_refuse(call, index, &error);
-    }
+static void refuse_element(struct local_call *call, size_t index, uint64_t bad_index)
+{
+    struct fire_error error = { 0 };
+
+    local_describe_element(&call->tensors[index], bad_index, &error);
+    local_refuse(call, index, &error);
+}
+
+/* Copies one matrix into the next slot. A bad one refuses its tensor and takes no slot. */
+static void gather_one(struct local_call *call, struct local_batch *batch, size_t index,
+                       uint64_t view_index)
+{
+    const struct fire_tensor *tensor = &call->tensors[index];
+    const struct fire_slot *slot = slot_take(call, batch, index, view_index);
+    const struct slot_owner *owner = &batch->owners[batch->batch.slot_count - 1];
+    uint64_t bad_index = 0;
+
+    if (fire_view_gather(&owner->view, tensor->data, tensor->dtype, batch->batch.plan->compute,
+                         slot->weights, &bad_index) == FIRE_OK)
+        return;
+    batch->batch.slot_count--;
+    refuse_element(call, index, bad_index);
+}
+
+/* Copies all matrices of a tensor, for which there is room. The same of a bad one. */
+static void gather_all(struct local_call *call, struct local_batch *batch, size_t index)
+{
+    const struct fire_tensor *tensor = &call->tensors[index];
+    const uint64_t count = call->works[index].view_count;
+    uint64_t bad_index = 0;
+
+    for (uint64_t v = 0; v < count; v++)
+        batch->places[v] = slot_take(call, batch, index, v)->weights;
+    if (fire_work_gather(&tensor->shape, &tensor->options, tensor->dtype,
+                         batch->batch.plan->compute, 0, call->works[index].elements, tensor->data,
+                         batch->places, &bad_index) == FIRE_OK)
+        return;
+    batch->batch.slot_count -= (uint32_t)count;
+    refuse_element(call, index, bad_index);
 }
 
 /* Fills one batch from where gathering stands: matrices of one group, as many as fit. A tensor that
@@ -151,15 +189,19 @@ static void batch_fill(struct local_call *call, struct local_batch *batch)
         if (call->view_at == 0 && work->whole && batch->batch.slot_count &&
             part->matrices > slots_max - batch->batch.slot_count)
             return;
+        if (!work->refused && work->together) {
+            gather_all(call, batch, part->tensor);
+            call->view_at = work->view_count;
+        }
         while (!work->refused && call->view_at < work->view_count) {
-            struct slot_owner *owner = &batch->owners[batch->batch.slot_count];
+            struct fire_view view;
 
             if (batch->batch.slot_count == slots_max)
                 return;
-            owner->view_index = call->view_at++;
-            fire_view_at(&tensor->shape, &tensor->options, owner->view_index, &owner->view);
-            if (owner->view.rows == part->rows && owner->view.cols == part->cols)
-                gather_one(call, batch, slot_bytes);
+            fire_view_at(&tensor->shape, &tensor->options, call->view_at, &view);
+            if (view.rows == part->rows && view.cols == part->cols)
+                gather_one(call, batch, part->tensor, call->view_at);
+            call->view_at++;
         }
         cursor_next_part(call);
     }
@@ -189,22 +231,42 @@ static void take_result(struct local_call *call, const struct slot_owner *owner,
     }
 }
 
-static void scatter_one(struct local_call *call, const struct local_batch *batch, uint32_t slot)
+/* Writes back all matrices of a tensor that came together, the first of them in `slot`. */
+static void scatter_all(struct local_call *call, struct local_batch *batch, uint32_t slot)
+{
+    const size_t index = batch->owners[slot].tensor;
+    struct fire_tensor *tensor = &call->tensors[index];
+    const bool elsewhere = tensor->out != tensor->data;
+
+    for (uint64_t v = 0; v < call->works[index].view_count; v++) {
+        const bool projected = batch->results[slot + v].action == FIRE_ACTION_PROJECTED;
+
+        batch->places[v] = elsewhere || projected ? batch->slots[slot + v].weights : NULL;
+    }
+    fire_work_scatter(&tensor->shape, &tensor->options, tensor->dtype, batch->batch.plan->compute,
+                      batch->places, tensor->out);
+}
+
+/* A slot that the device left alone still holds the old weights, and widening is exact. */
+static void scatter_one(struct local_call *call, struct local_batch *batch, uint32_t slot)
 {
     const struct slot_owner *owner = &batch->owners[slot];
     struct fire_tensor *tensor = &call->tensors[owner->tensor];
     struct local_work *work = &call->works[owner->tensor];
     const bool elsewhere = tensor->out != tensor->data;
+    const bool first = !work->scattered;
 
     /* What is no matrix, or one skipped by rule, keeps its bytes, also in an `out` elsewhere. */
-    if (!work->scattered && elsewhere &&
-        (tensor->options.split_skip || work->matrices < work->view_count))
+    if (first && elsewhere && (tensor->options.split_skip || work->matrices < work->view_count))
         memcpy(tensor->out, tensor->data, work->elements * fire_dtype_bytes(tensor->dtype));
     work->scattered = true;
-    /* A slot that the device left alone still holds the old weights, and widening is exact. */
-    if (elsewhere || batch->results[slot].action == FIRE_ACTION_PROJECTED)
+    if (work->together) {
+        if (first)
+            scatter_all(call, batch, slot);
+    } else if (elsewhere || batch->results[slot].action == FIRE_ACTION_PROJECTED) {
         fire_view_scatter(&owner->view, batch->slots[slot].weights, batch->batch.plan->compute,
                           tensor->dtype, tensor->out);
+    }
 }
 
 static void refuse_for_result(struct local_call *call, size_t index,
@@ -290,13 +352,14 @@ static void call_extent(const struct local_call *call, uint32_t *slots, uint64_t
     *several = batches > 1;
 }
 
-static enum fire_status call_run(struct local_client *client, struct local_call *call,
-                                 struct fire_error *error)
+/* Gathers and submits all batches of a run; those that came before the last two are done. */
+static enum fire_status run_batches(struct local_client *client, struct local_run *run,
+                                    struct fire_error *error)
 {
+    struct local_call *call = &run->call;
     enum fire_status status;
     uint32_t slots;
     uint64_t bytes;
-    uint32_t turn = 0;
     bool several;
 
     call_extent(call, &slots, &bytes, &several);
@@ -304,23 +367,22 @@ static enum fire_status call_run(struct local_client *client, struct local_call 
      * and would only cost the memory. */
     if (bytes > client->slab_bytes)
         several = false;
-    status = batch_reserve(client, &client->batches[0], slots, bytes, error);
+    status = batch_reserve(client, &run->batches[0], slots, bytes, error);
     if (status == FIRE_OK && several)
-        status = batch_reserve(client, &client->batches[1], slots, bytes, error);
+        status = batch_reserve(client, &run->batches[1], slots, bytes, error);
     if (status != FIRE_OK)
         return status;
-    for (;;) {
-        struct local_batch *batch = &client->batches[turn];
+    run->turn = 0;
+    while (call->group_at < call->group_count) {
+        struct local_batch *batch;
 
+        run->turn = several ? !run->turn : run->turn;
+        batch = &run->batches[run->turn];
+        batch_finish(client, call, batch);
         batch_fill(call, batch);
-        if (batch->batch.slot_count == 0)
-            break;
-        batch_submit(client, call, batch);
-        turn = several ? !turn : turn;
-        batch_finish(client, call, &client->batches[turn]);
+        if (batch->batch.slot_count > 0)
+            batch_submit(client, call, batch);
     }
-    for (uint32_t i = 0; i < LOCAL_BATCHES; i++)
-        batch_finish(client, call, &client->batches[i]);
     return FIRE_OK;
 }
 
@@ -362,41 +424,91 @@ static void check_states(struct local_call *call)
     }
 }
 
-/* The whole set, computed before this returns. */
+/* Waits for what is with the device and finishes the set. */
+static void run_end(struct local_client *client, struct local_run *run)
+{
+    struct local_call *call = &run->call;
+    struct fire_set *set = run->set;
+
+    for (uint32_t i = 1; i <= LOCAL_BATCHES; i++) /* the older one first */
+        batch_finish(client, call, &run->batches[(run->turn + i) % LOCAL_BATCHES]);
+    if (set->status == FIRE_OK) {
+        set->status = call_conclude(call, &set->error);
+    } else {
+        /* The call itself failed, before anything was computed: nothing of it was done. */
+        for (size_t i = 0; call->works && i < set->count; i++)
+            local_refuse(call, i, &set->error);
+        for (size_t i = 0; !call->works && i < set->count; i++)
+            set->tensors[i].error = set->error;
+    }
+    local_call_release(call);
+    run->set = NULL;
+    if (set->done)
+        set->done(set, set->data);
+}
+
+static void local_close(struct fire_client *base)
+{
+    struct local_client *client = (struct local_client *)base;
+
+    for (uint32_t i = 0; i < LOCAL_RUNS; i++) {
+        if (client->runs[i].set)
+            run_end(client, &client->runs[i]);
+        for (uint32_t b = 0; b < LOCAL_BATCHES; b++)
+            batch_release(client, &client->runs[i].batches[b]);
+    }
+    client->backend->close(client->device);
+    free(client);
+}
+
+/* A run without a set; the oldest set is finished for it if need be. */
+static struct local_run *free_run(struct local_client *client)
+{
+    struct local_run *oldest = &client->runs[0];
+
+    for (uint32_t i = 0; i < LOCAL_RUNS; i++) {
+        if (!client->runs[i].set)
+            return &client->runs[i];
+        if (client->runs[i].number < oldest->number)
+            oldest = &client->runs[i];
+    }
+    run_end(client, oldest);
+    return oldest;
+}
+
 static enum fire_status local_start(struct fire_client *base, struct fire_set *set,
                                     struct fire_error *error)
 {
     struct local_client *client = (struct local_client *)base;
-    struct local_call call = { .statistics = set->statistics,
-                               .analyze = set->operation == FIRE_ANALYZE };
+    struct local_run *run = free_run(client);
 
-    set->status = local_call_init(&call, set->tensors, set->count, client->slab_bytes, &set->error);
-    if (set->status == FIRE_OK) {
-        check_states(&call);
-        set->status = call_run(client, &call, &set->error);
-    }
-    if (set->status == FIRE_OK) {
-        set->status = call_conclude(&call, &set->error);
-    } else {
-        /* The call itself failed, before anything was computed: nothing of it was done. */
-        for (size_t i = 0; call.works && i < set->count; i++)
-            local_refuse(&call, i, &set->error);
-        for (size_t i = 0; !call.works && i < set->count; i++)
-            set->tensors[i].error = set->error;
-    }
-    local_call_release(&call);
     (void)error;
-    if (set->done)
-        set->done(set, set->data);
+    run->set = set;
+    run->number = client->begun++;
+    run->call = (struct local_call){ .statistics = set->statistics,
+                                     .analyze = set->operation == FIRE_ANALYZE };
+    set->status =
+        local_call_init(&run->call, set->tensors, set->count, client->slab_bytes, &set->error);
+    if (set->status == FIRE_OK) {
+        check_states(&run->call);
+        set->status = run_batches(client, run, &set->error);
+    }
+    if (!client->ahead || set->done || set->status != FIRE_OK)
+        run_end(client, run);
     return FIRE_OK;
 }
 
+/* Finishes what local_start() has left; the limit of time is not looked at. */
 static bool local_wait(struct fire_client *base, const struct fire_set *set, double seconds)
 {
-    (void)base;
-    (void)set;
+    struct local_client *client = (struct local_client *)base;
+
     (void)seconds;
-    return true; /* local_start() has done it all */
+    for (uint32_t i = 0; i < LOCAL_RUNS; i++) {
+        if (client->runs[i].set && (!set || client->runs[i].set == set))
+            run_end(client, &client->runs[i]);
+    }
+    return true;
 }
 
 static void local_cancel(struct fire_client *base)
@@ -428,6 +540,7 @@ enum fire_status fire_client_open_local(const struct fire_local_settings *settin
         settings = &defaults;
     client->base.methods = &methods;
     client->backend = fire_cpu_backend();
+    client->ahead = settings->ahead;
     client->slab_bytes = settings->slab_bytes ? settings->slab_bytes : LOCAL_SLAB_BYTES_DEFAULT;
     backend_settings.threads = settings->threads;
     backend_settings.path = settings->path ? settings->path : "auto";

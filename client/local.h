@@ -3,7 +3,8 @@
  *
  * A call is first turned into groups: matrices of all tensors that share one plan. Groups are then
  * run one after another in batches of at most a slab; while the device computes one batch the next
- * is gathered into the other slab. */
+ * is gathered into the other slab. Where the caller lets sets overlap, the next set is gathered
+ * while the device computes the last batches of the one before. */
 #ifndef FIRE_LOCAL_H
 #define FIRE_LOCAL_H
 
@@ -12,7 +13,8 @@
 
 #define LOCAL_SLAB_BYTES_DEFAULT (64ull << 20)
 #define LOCAL_SLOTS_MAX          16384u /* slots of one batch */
-#define LOCAL_BATCHES            2u
+#define LOCAL_BATCHES            2u     /* of a set with the device at once */
+#define LOCAL_RUNS               2u     /* sets begun and not finished, where they may be */
 
 /* The matrices of one plan. */
 struct local_group {
@@ -40,6 +42,7 @@ struct local_work {
     size_t part_first; /* its parts follow each other in local_call.parts */
     size_t part_count;
     bool whole;     /* all its matrices travel in one batch */
+    bool together;  /* and they are all its views: copied in one go, slots in their order */
     bool scattered; /* `out` was written */
     bool refused;
     void *backup;                /* of `data`, when it is overwritten in more than one batch */

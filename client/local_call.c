@@ -314,6 +314,7 @@ static enum fire_status plan_tensor(struct local_call *call, size_t index, bool 
     work->whole =
         work->part_count == 1 && part->matrices <= LOCAL_SLOTS_MAX &&
         part->matrices * fire_plan_slot_bytes(&call->groups[part->group].plan) <= call->slab_bytes;
+    work->together = work->whole && work->matrices == work->view_count;
     if (work->whole)
         return FIRE_OK;
     *fault = true;

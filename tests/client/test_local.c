@@ -70,15 +70,21 @@ static void arm(unsigned fail_at)
 
 /* --- helpers --------------------------------------------------------------------------------- */
 
-static struct fire_client *open_client(uint32_t threads, uint64_t slab_bytes)
+static struct fire_client *open_with(const struct fire_local_settings *settings)
 {
-    const struct fire_local_settings settings = { .threads = threads, .slab_bytes = slab_bytes };
     struct fire_client *client;
     struct fire_error error = { 0 };
 
-    ck_assert_msg(fire_client_open_local(&settings, &client, &error) == FIRE_OK, "%s",
+    ck_assert_msg(fire_client_open_local(settings, &client, &error) == FIRE_OK, "%s",
                   error.message);
     return client;
+}
+
+static struct fire_client *open_client(uint32_t threads, uint64_t slab_bytes)
+{
+    const struct fire_local_settings settings = { .threads = threads, .slab_bytes = slab_bytes };
+
+    return open_with(&settings);
 }
 
 static float *gaussian(uint64_t elements, uint64_t seed)
@@ -244,6 +250,63 @@ START_TEST(batching_does_not_change_a_bit)
     }
     free(want_data[0]);
     free(want_data[1]);
+}
+END_TEST
+
+#define OVERLAPPING      5
+#define OVERLAP_ELEMENTS (uint64_t)(12 * 40 * 24)
+
+/* Twelve 40 x 24 in a stack and one of them again as a tensor of its own. */
+static void overlapping_set(struct fire_set *set, struct fire_tensor tensors[2], uint64_t seed)
+{
+    float *stack = gaussian(OVERLAP_ELEMENTS, seed);
+
+    tensors[0] = tensor_of("stack", stack, 3, 12, 40, 24);
+    tensors[0].options.stack = 1;
+    tensors[1] = tensor_of("one", gaussian((uint64_t)40 * 24, seed + 100), 2, 40, 24, 0);
+    *set = (struct fire_set){ .tensors = tensors, .count = 2 };
+}
+
+static void overlapping_free(struct fire_tensor tensors[2])
+{
+    free(tensors[0].out);
+    free(tensors[1].out);
+}
+
+/* Sets that are begun before others are finished end as they would alone: in batches of four
+ * matrices, more sets than may be on their way, one of them with a bad tensor, and the last one
+ * left to the end of the client. */
+START_TEST(sets_that_overlap_end_as_they_would_alone)
+{
+    const struct fire_local_settings settings = { .threads = 2,
+                                                  .slab_bytes = (uint64_t)4 * 40 * 24 * 4,
+                                                  .ahead = true };
+    struct fire_client *client = open_with(&settings), *alone = open_client(1, 0);
+    struct fire_tensor tensors[OVERLAPPING][2], expected[OVERLAPPING][2];
+    struct fire_set sets[OVERLAPPING], wanted[OVERLAPPING];
+
+    for (int i = 0; i < OVERLAPPING; i++) {
+        overlapping_set(&sets[i], tensors[i], 20 + (uint64_t)i);
+        overlapping_set(&wanted[i], expected[i], 20 + (uint64_t)i);
+        if (i == 2)
+            ((float *)tensors[i][1].out)[7] = ((float *)expected[i][1].out)[7] = NAN;
+        ck_assert_int_eq(fire_client_start(alone, &wanted[i], NULL), FIRE_OK);
+        ck_assert_int_eq(fire_client_start(client, &sets[i], NULL), FIRE_OK);
+    }
+    ck_assert(fire_client_wait(client, &sets[3], -1.0));
+    ck_assert(fire_client_wait(client, &sets[0], -1.0)); /* done for long */
+    fire_client_close(client);
+    fire_client_close(alone);
+    for (int i = 0; i < OVERLAPPING; i++) {
+        ck_assert_int_eq(sets[i].status, i == 2 ? FIRE_BAD_REQUEST : FIRE_OK);
+        ck_assert_int_eq(wanted[i].status, sets[i].status);
+        ck_assert_int_eq(tensors[i][0].result.action, FIRE_ACTION_PROJECTED);
+        ck_assert_uint_eq(tensors[i][0].result.matrices, 12);
+        ck_assert_mem_eq(tensors[i][0].out, expected[i][0].out, OVERLAP_ELEMENTS * sizeof(float));
+        ck_assert_mem_eq(tensors[i][1].out, expected[i][1].out, 40 * 24 * sizeof(float));
+        overlapping_free(tensors[i]);
+        overlapping_free(expected[i]);
+    }
 }
 END_TEST
 
@@ -579,6 +642,7 @@ int main(void)
     tcase_add_test(cases, a_bad_tensor_is_refused_and_the_others_are_done);
     tcase_add_test(cases, a_bad_matrix_late_in_a_stack_leaves_the_first_alone);
     tcase_add_test(cases, batching_does_not_change_a_bit);
+    tcase_add_test(cases, sets_that_overlap_end_as_they_would_alone);
     tcase_add_test(cases, a_skipped_block_keeps_its_bytes);
     tcase_add_test(cases, a_vector_is_skipped_by_the_architecture_rule_only);
     tcase_add_test(cases, a_small_matrix_is_kept_below_min_norm);
