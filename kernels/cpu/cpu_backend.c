@@ -278,8 +278,14 @@ static void run_batch(struct fire_device *device, struct workspace *workspace,
     else if (batch->plan->cols > 128)
         dealt = batch->slot_count / threads * threads;
     pool_run(device->pool, dealt, task, &whole);
-    for (uint32_t i = dealt; task == whole_task && i < batch->slot_count; i++)
+    if (task != whole_task || dealt == batch->slot_count)
+        return;
+    /* This batch may have come between the loops of another one. */
+    const bool dense = pool_set_dense(device->pool, true);
+
+    for (uint32_t i = dealt; i < batch->slot_count; i++)
         slot_run(&all, batch->plan, &workspace->spaces[0], &batch->slots[i]);
+    (void)pool_set_dense(device->pool, dense);
 }
 
 static void queue_init(struct batch_queue *queue)

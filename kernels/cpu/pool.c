@@ -13,9 +13,10 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* Waiting: first pauses, some tens of microseconds, then a while of offering the core to others in
- * between, and only then sleep. Waking a thread costs tens of microseconds where a hypervisor has a
- * hand in it, and the serial stretches between the loops of one matrix are often that long. */
+/* Waiting between the loops of one matrix: first pauses, some tens of microseconds, then a while of
+ * offering the core to others in between, and only then sleep. Waking a thread costs tens of
+ * microseconds where a hypervisor has a hand in it, and the serial stretches there are often that
+ * long. Otherwise a wait is long and the core is better left to others at once. */
 #define POOL_SPINS  4000
 #define POOL_YIELDS 500 /* each after YIELD_SPINS pauses */
 #define YIELD_SPINS 20
@@ -34,6 +35,7 @@ struct pool {
     atomic_uint generation; /* counts loops; workers watch it */
     atomic_uint joined;
     atomic_uint next;
+    atomic_bool dense; /* loops follow each other closely: waiting threads stay awake */
     bool open;
     bool stopping;
     uint32_t count;
@@ -47,6 +49,12 @@ struct pool {
     uint32_t threads;
     struct pool_worker workers[];
 };
+
+/* Whether to look again instead of going to sleep. */
+static bool stay_awake(const struct pool *pool, int spin)
+{
+    return spin < WAIT_SPINS && atomic_load_explicit(&pool->dense, memory_order_relaxed);
+}
 
 static void pause_or_yield(int spin)
 {
@@ -80,7 +88,7 @@ static bool wait_for_loop(struct pool *pool, uint32_t *seen)
 {
     bool joined = false;
 
-    for (int spin = 0; spin < WAIT_SPINS; spin++) {
+    for (int spin = 0; stay_awake(pool, spin); spin++) {
         if (atomic_load_explicit(&pool->generation, memory_order_relaxed) != *seen)
             break;
         pause_or_yield(spin);
@@ -141,7 +149,7 @@ static uint32_t run_tasks(struct pool *pool, uint32_t first, uint32_t count, poo
 
     take_tasks(pool, 0);
 
-    for (int spin = 0; spin < WAIT_SPINS && atomic_load(&pool->joined) > 0; spin++)
+    for (int spin = 0; stay_awake(pool, spin) && atomic_load(&pool->joined) > 0; spin++)
         pause_or_yield(spin);
     pthread_mutex_lock(&pool->lock);
     pool->open = false;
@@ -165,6 +173,11 @@ void pool_run(struct pool *pool, uint32_t count, pool_task task, void *data)
         pool->interruptible = interruptible; /* loops within the interruption changed it */
         next = run_tasks(pool, next, count, task, data);
     }
+}
+
+bool pool_set_dense(struct pool *pool, bool dense)
+{
+    return atomic_exchange_explicit(&pool->dense, dense, memory_order_relaxed);
 }
 
 void pool_set_interrupt(struct pool *pool, struct pool_interrupt *interrupt)

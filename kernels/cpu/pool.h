@@ -1,12 +1,13 @@
 /* pool: a fixed set of threads that deal out the tasks of one loop at a time.
  *
- * Which thread runs a task never changes what the task computes. Waiting threads spin for a moment,
- * offer their core for a while, and then block, so that a busy neighbour on the machine costs
- * little. */
+ * Which thread runs a task never changes what the task computes. Waiting threads block; while loops
+ * are said to follow each other closely they first spin for a moment and offer their core for a
+ * while. */
 #ifndef FIRE_POOL_H
 #define FIRE_POOL_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "status.h"
@@ -25,6 +26,10 @@ uint32_t pool_threads(const struct pool *pool);
 /* Runs tasks 0..count-1 and returns when all have finished. One caller at a time; a task must not
  * call it. */
 void pool_run(struct pool *pool, uint32_t count, pool_task task, void *data);
+
+/* Says whether loops will follow each other within microseconds from now on, and returns what was
+ * said before; at first they do not. Call while no loop runs. */
+bool pool_set_dense(struct pool *pool, bool dense);
 
 /* What may come between the tasks of a loop. When `waiting` is set, from any thread, the caller of
  * pool_run() calls `run` as soon as every thread has finished its task; `run` clears `waiting` and
