@@ -42,6 +42,8 @@ struct bucket {
     double matrix_s; /* estimated device seconds of a matrix in a full batch */
     double overhead_s;
     uint32_t granule;        /* cost_granule() */
+    uint32_t company;        /* cost_company() */
+    uint64_t company_ns;     /* how long a job waits for it; 0: not at all */
     uint32_t efficient_size; /* matrices at which throughput stops rising */
     uint32_t size_max;       /* most matrices of a batch; less after the device had no memory */
     uint64_t batches;

@@ -6,7 +6,8 @@
 
 #define TINY_SIDE     32u /* up to this short side a lane of the vector unit takes a matrix, */
 #define TINY_LANES    16u
-#define WHOLE_SIDE    128u /* up to this one a worker does */
+#define WHOLE_SIDE    128u /* up to this one a worker does, */
+#define COMPANY_SIDE  1024u /* and up to this one where all of them have one */
 #define CONVERGE_R    8.0  /* r x r products of a projection to its target */
 #define EIGEN_R       20.0 /* an eigensolve, in r x r products at the speed of products */
 #define F64_FACTOR    2.5
@@ -29,6 +30,13 @@ uint32_t cost_granule(const struct cost_model *model, const struct fire_plan *pl
     if (plan->cols <= TINY_SIDE)
         return TINY_LANES * model->workers;
     return plan->cols <= WHOLE_SIDE ? model->workers : 1;
+}
+
+uint32_t cost_company(const struct cost_model *model, const struct fire_plan *plan)
+{
+    const uint32_t granule = cost_granule(model, plan);
+
+    return granule == 1 && plan->cols <= COMPANY_SIDE ? model->workers : granule;
 }
 
 static double polynomial_flops(const struct fire_plan *plan)

@@ -83,7 +83,7 @@ struct job {
     uint64_t attention_ns;                  /* when to look at it next, and what for */
     enum job_attention attention;
     uint32_t attention_index;
-    bool ripe;     /* it has waited delay_us */
+    bool ripe;     /* it has waited for company */
     bool critical; /* its last safe moment has come */
     enum fire_status outcome;
 };

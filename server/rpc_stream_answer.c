@@ -165,8 +165,6 @@ void stream_end_set(struct stream *stream)
 {
     struct server *server = rpc_call_server(stream->call);
 
-    if (server->config.delay_us == 0)
-        return; /* nothing waits for company */
     scheduler_hold(server->scheduler);
     for (struct stream_tensor *tensor = stream->first, *next; tensor; tensor = next) {
         next = tensor->next;

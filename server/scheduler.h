@@ -2,8 +2,9 @@
  *
  * Dispatch rules and fairness are those of DESIGN.md section 5. A bucket is dispatched when the
  * device is idle, when it reaches its efficient size, when a job of it ends a set, at the last safe
- * moment before its earliest deadline, or when it has waited delay_us. Among ready buckets the
- * tenant with the least weighted device time goes first; interactive before normal before bulk,
+ * moment before its earliest deadline, or when it has waited delay_us. A matrix that all workers
+ * would share waits a moment, a part of what sharing costs, when its set may bring a second one.
+ * Among ready buckets the tenant with the least weighted device time goes first; interactive before normal before bulk,
  * which ages. Loop thread only; never waits; no sweeps: one timer armed for the next moment. */
 #ifndef FIRED_SCHEDULER_H
 #define FIRED_SCHEDULER_H

@@ -65,7 +65,7 @@ static uint64_t last_safe_ns(const struct job *job)
 
 void attention_add(struct scheduler *scheduler, struct job *job)
 {
-    const uint64_t delay_ns = scheduler->settings.delay_us * 1000ull;
+    const uint64_t delay_ns = job->end_of_set ? 0 : job->bucket->company_ns;
     uint64_t at_ns = CLOCK_NEVER_NS;
 
     job->attention_index = NOT_IN_HEAP;

@@ -19,6 +19,8 @@
 #define PIPELINE_DEPTH    2u    /* ordinary batches with a device */
 #define PIPELINE_TARGETS  2.2   /* of batch_target_us: what two batches may take together */
 #define LOOKAHEAD_TARGETS 0.04  /* of batch_target_us left: the device is about to fall idle */
+#define COMPANY_SHARE     0.05  /* of its device time that a matrix waits for company */
+#define COMPANY_NS_MAX    (10 * CLOCK_NS_PER_MS)
 #define URGENT_BEHIND_S   0.020 /* a batch is urgent when so much runs before it */
 #define URGENT_COST_S     0.005 /* … and it is shorter than this */
 #define URGENT_SLACK_S    0.020 /* … and its tenant is no further ahead of whom it interrupts */
@@ -55,11 +57,22 @@ static uint32_t efficient_size(const struct scheduler *scheduler, const struct b
                                   ? bucket->size_max
                                   : scheduler->settings.slots_max;
     const double wanted = ceil(target_s(scheduler) / fmax(bucket->matrix_s, 1e-9));
-    const double filled = ceil(fmax(wanted, 1) / bucket->granule) * bucket->granule;
+    const double filled = ceil(fmax(wanted, 1) / bucket->company) * bucket->company;
 
     if (filled < size_max)
         return (uint32_t)filled;
-    return size_max >= bucket->granule ? size_max / bucket->granule * bucket->granule : size_max;
+    return size_max >= bucket->company ? size_max / bucket->company * bucket->company : size_max;
+}
+
+/* Without a setting only a matrix that all workers would have to share waits, for a part of what
+ * sharing costs it. */
+static uint64_t company_ns(const struct scheduler *scheduler, const struct bucket *bucket)
+{
+    const double part_ns = COMPANY_SHARE * bucket->matrix_s * 1e9;
+
+    if (scheduler->settings.delay_us || bucket->company == bucket->granule)
+        return scheduler->settings.delay_us * 1000ull;
+    return part_ns < COMPANY_NS_MAX ? (uint64_t)part_ns : COMPANY_NS_MAX;
 }
 
 void bucket_refresh(struct scheduler *scheduler, struct bucket *bucket)
@@ -72,18 +85,23 @@ void bucket_refresh(struct scheduler *scheduler, struct bucket *bucket)
     model = device_cost(device);
     bucket->overhead_s = model->batch_overhead_s;
     bucket->granule = cost_granule(model, &bucket->plan);
+    bucket->company = cost_company(model, &bucket->plan);
     bucket->matrix_s = bucket->factor * cost_flops(&bucket->plan) *
                        model->seconds_per_flop[cost_class(&bucket->plan)];
     bucket->efficient_size = efficient_size(scheduler, bucket);
+    bucket->company_ns = company_ns(scheduler, bucket);
 }
 
 /* --- which ----------------------------------------------------------------------------------- */
 
 static bool is_ready(const struct scheduler *scheduler, const struct bucket *bucket)
 {
-    return scheduler->settings.delay_us == 0 || scheduler->draining || bucket->end_of_set ||
+    const uint32_t enough =
+        scheduler->settings.delay_us ? bucket->efficient_size : bucket->company;
+
+    return bucket->company_ns == 0 || scheduler->draining || bucket->end_of_set ||
            bucket->critical || bucket->ripe || !scheduler->settings.batching ||
-           bucket->waiting >= bucket->efficient_size;
+           bucket->waiting >= enough;
 }
 
 /* A batch that has been given to a busy device cannot be recalled, and what runs before it may take

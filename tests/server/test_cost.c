@@ -62,14 +62,19 @@ END_TEST
 START_TEST(unfilled_workers_cost_as_much)
 {
     const struct cost_model model = make_model();
-    struct fire_plan tiny, small, large;
+    struct fire_plan tiny, small, large, huge;
 
+    plan_make(&huge, 1100, 1100, NULL);
     plan_make(&tiny, 16, 16, NULL);
     plan_make(&small, 64, 64, NULL);
     plan_make(&large, 256, 256, NULL);
     ck_assert_uint_eq(cost_granule(&model, &tiny), 16 * WORKERS);
     ck_assert_uint_eq(cost_granule(&model, &small), WORKERS);
     ck_assert_uint_eq(cost_granule(&model, &large), 1);
+    ck_assert_uint_eq(cost_company(&model, &tiny), 16 * WORKERS);
+    ck_assert_uint_eq(cost_company(&model, &small), WORKERS);
+    ck_assert_uint_eq(cost_company(&model, &large), WORKERS);
+    ck_assert_uint_eq(cost_company(&model, &huge), 1);
     ck_assert_double_eq(cost_seconds(&model, &small, 1), cost_seconds(&model, &small, 2));
     ck_assert_double_lt(cost_seconds(&model, &small, 2), cost_seconds(&model, &small, 3));
     ck_assert_double_lt(cost_seconds(&model, &large, 1), cost_seconds(&model, &large, 2));

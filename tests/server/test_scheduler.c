@@ -155,6 +155,7 @@ static struct work *occupy(void)
 {
     struct work *work = make(LARGE_SIDE, LARGE_SIDE, 1, 99, 3);
 
+    work->job.end_of_set = true;
     submit(work);
     ck_assert_uint_eq(scheduler_running(world.scheduler), 1);
     return work;
@@ -297,6 +298,36 @@ START_TEST(without_batching_every_job_is_a_batch)
 END_TEST
 
 /* --- when a bucket closes --------------------------------------------------------------------- */
+
+/* Two workers are faster with a matrix each than both with one: the first one waits a moment for a
+ * second one, but neither when its set has ended nor for ever. */
+START_TEST(a_matrix_to_be_shared_waits_a_moment_for_company)
+{
+    struct work *works[4];
+
+    open_usual();
+    for (uint32_t i = 0; i < 4; i++)
+        works[i] = make(FLOOD_SIDE, FLOOD_SIDE, 1, i, i % TENANTS);
+    submit(works[0]);
+    ck_assert_uint_eq(scheduler_running(world.scheduler), 0);
+    submit(works[1]);
+    ck_assert_uint_eq(scheduler_running(world.scheduler), 2);
+    wait_for(2);
+    ck_assert_uint_eq(works[0]->job.batch_size, 2);
+    ck_assert_uint_eq(works[0]->job.batch_id, works[1]->job.batch_id);
+    submit(works[2]);
+    ck_assert_uint_eq(scheduler_running(world.scheduler), 0);
+    wait_for(3);
+    ck_assert_uint_eq(works[2]->job.batch_size, 1);
+    works[3]->job.end_of_set = true;
+    submit(works[3]);
+    ck_assert_uint_eq(scheduler_running(world.scheduler), 1);
+    wait_for(4);
+    for (uint32_t i = 0; i < 4; i++)
+        work_close(works[i]);
+    close_world();
+}
+END_TEST
 
 static const struct {
     const char *name;
@@ -997,6 +1028,7 @@ int main(void)
     tcase_add_loop_test(tests, results_do_not_depend_on_batch_mates, 0, 5);
     tcase_add_test(tests, a_large_job_is_dealt_out_over_batches);
     tcase_add_test(tests, without_batching_every_job_is_a_batch);
+    tcase_add_test(tests, a_matrix_to_be_shared_waits_a_moment_for_company);
     tcase_add_loop_test(tests, every_reason_closes_a_bucket, 0, 6);
     tcase_add_test(tests, jobs_of_one_call_go_together);
     tcase_add_test(tests, a_cancelled_job_is_not_computed);
