@@ -17,21 +17,28 @@ size_t dense_stride(uint32_t cols)
     return stride % 128 == 0 ? stride + PRODUCT_PAD : stride;
 }
 
-/* Rows of a panel. `plain` f32 is not converted and half as wide: four times as many have room in
- * the same scratch, and more of them read m less often. */
-static uint32_t panel_rows(uint32_t cols, bool plain)
+/* Rows of a panel; the scratch has room for two of them in f64. */
+static uint32_t panel_rows(uint32_t cols)
 {
-    const size_t fit = (plain ? 4u : 1u) * PANEL_BYTES / (dense_stride(cols) * sizeof(double));
+    const size_t fit = PANEL_BYTES / (dense_stride(cols) * sizeof(double));
 
     if (cols <= 512)
         return 60;
     return fit >= PANEL_ROWS_MAX ? PANEL_ROWS_MAX : fit >= 24 ? (uint32_t)(fit / 12 * 12) : 12;
 }
 
+/* The same of f32 that is not converted: one panel, half as wide, so that four times as many rows
+ * have room, and more of them read m less often. */
+static uint32_t plain_panel_rows(uint32_t cols)
+{
+    const uint32_t most = 4 * panel_rows(cols);
+
+    return cols <= 512 ? panel_rows(cols) : most < PANEL_ROWS_MAX ? most : PANEL_ROWS_MAX;
+}
+
 size_t dense_scratch_bytes(const struct engine *engine, uint32_t cols)
 {
-    return engine->scratch_bytes +
-           2 * panel_rows(cols, false) * dense_stride(cols) * sizeof(double);
+    return engine->scratch_bytes + 2 * panel_rows(cols) * dense_stride(cols) * sizeof(double);
 }
 
 void crew_run(const struct crew *crew, uint32_t count, pool_task task, void *data)
@@ -400,7 +407,6 @@ static void panel_task(void *data, uint32_t index, uint32_t worker)
     const char *x = (const char *)rows->x + i0 * rows->ld * fire_dtype_bytes(rows->x_dtype);
     char *y = (char *)rows->y + i0 * rows->ld * fire_dtype_bytes(rows->y_dtype);
     char *result = scratch + engine->scratch_bytes;
-    char *source = result + panels->height * rows->ld * sizeof(double);
     struct product product = {
         .m = height,
         .n = rows->cols,
@@ -416,6 +422,8 @@ static void panel_task(void *data, uint32_t index, uint32_t worker)
     const uint32_t step = 512;
 
     if (rows->x_dtype != rows->dtype) {
+        char *source = result + panels->height * rows->ld * sizeof(double);
+
         convert_rows(x, rows->x_dtype, source, rows->dtype, count);
         product.a = source;
     }
@@ -429,7 +437,8 @@ static void panel_task(void *data, uint32_t index, uint32_t worker)
 void dense_multiply_rows(const struct crew *crew, const struct dense_rows *rows)
 {
     const bool plain = rows->dtype == FIRE_F32 && rows->x_dtype == FIRE_F32;
-    struct panels panels = { crew, rows, panel_rows(rows->cols, plain) };
+    struct panels panels = { crew, rows,
+                             plain ? plain_panel_rows(rows->cols) : panel_rows(rows->cols) };
 
     crew_run(crew, (rows->rows + panels.height - 1) / panels.height, panel_task, &panels);
 }

@@ -31,7 +31,7 @@ struct engine_ops {
      * ||g||_F^2, *trace. */
     void (*sums)(const void *g, size_t ldg, uint32_t n, double factor, double *dfi, double *square,
                  double *trace);
-    /* y = G x for the symmetric G whose upper triangle is stored; vectors padded like a row. */
+    /* y = G x for the symmetric G whose upper triangle is stored; vectors of n at any address. */
     void (*symmetric_vector)(const void *g, size_t ldg, uint32_t n, const void *x, void *y);
     /* sum of x_i y_i in f64. */
     double (*dot)(const void *x, const void *y, size_t n);

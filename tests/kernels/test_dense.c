@@ -243,6 +243,71 @@ START_TEST(symmetric_vectors_are_right)
 }
 END_TEST
 
+/* Sides at which the panels of converted and of plain rows are rounded differently. */
+static const uint32_t panel_cols[] = { 520, 1024, 2048, 3584 };
+
+#define PANEL_TEST_ROWS 200u
+#define GUARD_BYTES     (256u << 10)
+#define GUARD           0x5a
+
+/* x 2I = 2x for every mixture of types, and nothing is written behind the scratch. */
+static void assert_rows(struct bench *bench, uint32_t cols, enum fire_dtype x_dtype,
+                        enum fire_dtype dtype)
+{
+    const size_t ld = dense_stride(cols), bytes = dense_scratch_bytes(bench->crew.engine, cols);
+    void *m = padded(NULL, cols, cols, dtype), *x = padded(NULL, PANEL_TEST_ROWS, cols, x_dtype);
+    void *y = padded(NULL, PANEL_TEST_ROWS, cols, FIRE_F32);
+    const struct dense_rows rows = { .rows = PANEL_TEST_ROWS,
+                                     .cols = cols,
+                                     .ld = ld,
+                                     .x = x,
+                                     .x_dtype = x_dtype,
+                                     .m = m,
+                                     .dtype = dtype,
+                                     .y = y,
+                                     .y_dtype = FIRE_F32 };
+
+    for (size_t i = 0; i < cols; i++) {
+        if (dtype == FIRE_F64)
+            ((double *)m)[i * ld + i] = 2;
+        else
+            ((float *)m)[i * ld + i] = 2;
+    }
+    for (size_t i = 0; i < PANEL_TEST_ROWS * ld; i += ld + 1) {
+        if (x_dtype == FIRE_F64)
+            ((double *)x)[i] = (double)(1 + i / ld);
+        else
+            ((float *)x)[i] = (float)(1 + i / ld);
+    }
+    memset((char *)bench->scratch + bytes, GUARD, GUARD_BYTES);
+    dense_multiply_rows(&bench->crew, &rows);
+    for (size_t i = 0; i < GUARD_BYTES; i++)
+        ck_assert_int_eq(((unsigned char *)bench->scratch + bytes)[i], GUARD);
+    for (size_t i = 0; i < PANEL_TEST_ROWS; i++)
+        ck_assert_float_eq(((float *)y)[i * (ld + 1)], 2 * (float)(1 + i));
+    free(m);
+    free(x);
+    free(y);
+}
+
+START_TEST(panels_of_rows_stay_within_their_scratch)
+{
+    const uint32_t cols = panel_cols[(size_t)_i % COUNT(panel_cols)];
+    struct bench bench;
+
+    if (!open_crew(&bench, paths[(size_t)_i / COUNT(panel_cols)], cols))
+        return;
+    free(bench.scratch);
+    bench.scratch = aligned_alloc(
+        64, (dense_scratch_bytes(bench.crew.engine, cols) + GUARD_BYTES + 63) / 64 * 64);
+    ck_assert_ptr_nonnull(bench.scratch);
+    assert_rows(&bench, cols, FIRE_F32, FIRE_F32);
+    if (cols <= 1024)
+        assert_rows(&bench, cols, FIRE_F32, FIRE_F64);
+    free(bench.scratch);
+}
+END_TEST
+
 START_TEST(what_is_not_positive_definite_has_no_inverse)
 {
     for (size_t s = 0; s < COUNT(shapes); s++) {
@@ -278,6 +343,8 @@ int main(void)
     tcase_add_loop_test(tests, inverses_are_right, 0, (int)(COUNT(shapes) * COUNT(paths)));
     tcase_add_loop_test(tests, symmetric_vectors_are_right, 0, (int)(COUNT(shapes) * COUNT(paths)));
     tcase_add_loop_test(tests, what_is_not_positive_definite_has_no_inverse, 0, (int)COUNT(paths));
+    tcase_add_loop_test(tests, panels_of_rows_stay_within_their_scratch, 0,
+                        (int)(COUNT(panel_cols) * COUNT(paths)));
     suite_add_tcase(suite, tests);
     runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);
