@@ -92,8 +92,9 @@ struct fire_local_settings {
     uint32_t threads;    /* 0: all the process may run on */
     const char *path;    /* NULL or "auto", "portable", "avx2", "avx512", "amx" */
     uint64_t slab_bytes; /* gathered at once; 0: 64 MiB, or the largest matrix */
-    bool ahead;          /* fire_client_start() leaves the end of a set without a callback to
-                   fire_client_wait(), and the device has work while the next set begins */
+    /* fire_client_start() leaves the end of a set without a callback to fire_client_wait(), and the
+     * device has work while the next set begins. */
+    bool ahead;
 };
 
 /* Opens a client that computes in this process. NULL settings mean the defaults. On success the
@@ -197,7 +198,7 @@ FIRE_NODISCARD enum fire_status fire_client_start(struct fire_client *client, st
 bool fire_client_wait(struct fire_client *client, const struct fire_set *set, double seconds);
 
 /* Asks for the end of what runs: sets not done yet end with FIRE_CANCELLED. Wait for it. Tensors
- * already answered keep their answers. */
+ * already answered keep their answers. A local client finishes what it has begun. */
 void fire_client_cancel(struct fire_client *client);
 
 /* --- history ------------------------------------------------------------------------------------

@@ -311,7 +311,8 @@ FIRE_NODISCARD enum fire_status firectl_inputs_attach(const struct firectl_input
 FIRE_NODISCARD enum fire_status firectl_client_open(const struct firectl_args *args,
                                                     struct fire_client **client,
                                                     struct fire_error *error);
-/* Waits for a set that was started. A signal, or the command's deadline, cancels it. */
+/* Waits for a set that was started. A signal, or the command's deadline, cancels it with a daemon;
+ * in this process it is looked at between two windows. */
 void firectl_client_wait(struct fire_client *client, const struct fire_set *set,
                          const struct firectl_args *args, double started_s);
 /* The command's deadline has passed. */

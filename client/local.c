@@ -2,7 +2,7 @@
  *
  * Invariants of a call:
  *   a tensor's `out` is written only from batches in which all its matrices are known to be finite
- *   a refused tensor whose `out` is its `data` has its old bytes back when the call returns
+ *   a refused tensor whose `out` is its `data` has its old bytes back when its set is done
  *   at most LOCAL_BATCHES batches of a run are with the device, and none when its set is done
  */
 #include <stdio.h>
@@ -37,7 +37,7 @@ struct local_run {
     uint64_t number;      /* sets are numbered as they begin */
     struct local_call call;
     struct local_batch batches[LOCAL_BATCHES];
-    uint32_t turn; /* the batch that was submitted last */
+    uint32_t turn; /* the batch that was filled last */
 };
 
 struct local_client {
@@ -352,6 +352,23 @@ static void call_extent(const struct local_call *call, uint32_t *slots, uint64_t
     *several = batches > 1;
 }
 
+static void run_end(struct local_client *client, struct local_run *run);
+
+/* Finishes what else is on its way and gives its memory back. */
+static void release_others(struct local_client *client, const struct local_run *run)
+{
+    for (uint32_t i = 0; i < LOCAL_RUNS; i++) {
+        struct local_run *other = &client->runs[i];
+
+        if (other == run)
+            continue;
+        if (other->set)
+            run_end(client, other);
+        for (uint32_t b = 0; b < LOCAL_BATCHES; b++)
+            batch_release(client, &other->batches[b]);
+    }
+}
+
 /* Gathers and submits all batches of a run; those that came before the last two are done. */
 static enum fire_status run_batches(struct local_client *client, struct local_run *run,
                                     struct fire_error *error)
@@ -365,8 +382,10 @@ static enum fire_status run_batches(struct local_client *client, struct local_ru
     call_extent(call, &slots, &bytes, &several);
     /* A matrix larger than a slab computes so long that gathering the next beside it gains nothing
      * and would only cost the memory. */
-    if (bytes > client->slab_bytes)
+    if (bytes > client->slab_bytes) {
         several = false;
+        release_others(client, run);
+    }
     status = batch_reserve(client, &run->batches[0], slots, bytes, error);
     if (status == FIRE_OK && several)
         status = batch_reserve(client, &run->batches[1], slots, bytes, error);

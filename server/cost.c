@@ -4,11 +4,12 @@
 
 #include <math.h>
 
-#define TINY_SIDE     32u /* up to this short side a lane of the vector unit takes a matrix, */
-#define TINY_LANES    16u
-#define WHOLE_SIDE    128u /* up to this one a worker does, */
-#define COMPANY_SIDE  1024u /* and up to this one where all of them have one */
-#define CONVERGE_R    8.0  /* r x r products of a projection to its target */
+#define TINY_SIDE  32u /* up to this short side a lane of the vector unit takes a matrix, */
+#define TINY_LANES 16u
+#define WHOLE_SIDE 128u /* up to this one a worker does, */
+#define COMPANY_SIDE                                                                               \
+    1024u                 /* and up to this one where all have one (cpu_backend.c deals them out) */
+#define CONVERGE_R    8.0 /* r x r products of a projection to its target */
 #define EIGEN_R       20.0 /* an eigensolve, in r x r products at the speed of products */
 #define F64_FACTOR    2.5
 #define AUTO_STEPS    12.0  /* of a named polynomial that runs until its target */

@@ -4,8 +4,9 @@
  * device is idle, when it reaches its efficient size, when a job of it ends a set, at the last safe
  * moment before its earliest deadline, or when it has waited delay_us. A matrix that all workers
  * would share waits a moment, a part of what sharing costs, when its set may bring a second one.
- * Among ready buckets the tenant with the least weighted device time goes first; interactive before normal before bulk,
- * which ages. Loop thread only; never waits; no sweeps: one timer armed for the next moment. */
+ * Among ready buckets the tenant with the least weighted device time goes first; interactive before
+ * normal before bulk, which ages. Loop thread only; never waits; no sweeps: one timer armed for the
+ * next moment. */
 #ifndef FIRED_SCHEDULER_H
 #define FIRED_SCHEDULER_H
 
@@ -20,7 +21,7 @@
 struct scheduler;
 
 struct scheduler_settings {
-    uint32_t delay_us;        /* longest wait for company; 0: none */
+    uint32_t delay_us;        /* longest wait for company; 0: only where it pays at once */
     uint32_t batch_target_us; /* device time at which a batch is efficient */
     uint32_t slots_max;       /* matrices of one batch */
     uint32_t jobs_max;        /* jobs waiting; more are FIRE_BUSY */

@@ -8,19 +8,21 @@
  * Room. An idle device takes anything. A busy one takes a second batch while both together are
  * short: one of full size early, a smaller one only when the device is about to fall idle, so that
  * company can still join. If the batch that is due by fairness does not fit, nothing else takes its
- * place: the device runs dry first. So a small job waits for one large matrix at most; where the
- * backend can put an urgent batch between the steps of a large matrix, not even that. */
+ * place: the device runs dry first. So a small job waits for one large matrix at most, or for one to
+ * each worker; where the backend can put an urgent batch between the steps of a large matrix, not
+ * even that. */
 #include <math.h>
 #include <string.h>
 
 #include "clock.h"
 #include "scheduler_internal.h"
 
-#define PIPELINE_DEPTH    2u    /* ordinary batches with a device */
-#define PIPELINE_TARGETS  2.2   /* of batch_target_us: what two batches may take together */
-#define LOOKAHEAD_TARGETS 0.04  /* of batch_target_us left: the device is about to fall idle */
-#define COMPANY_SHARE     0.05  /* of its device time that a matrix waits for company */
+#define PIPELINE_DEPTH    2u   /* ordinary batches with a device */
+#define PIPELINE_TARGETS  2.2  /* of batch_target_us: what two batches may take together */
+#define LOOKAHEAD_TARGETS 0.04 /* of batch_target_us left: the device is about to fall idle */
+#define COMPANY_SHARE     0.05 /* of its device time that a matrix waits for company */
 #define COMPANY_NS_MAX    (10 * CLOCK_NS_PER_MS)
+#define COMPANY_S_MAX     0.25  /* one to each worker may hold the device so long */
 #define URGENT_BEHIND_S   0.020 /* a batch is urgent when so much runs before it */
 #define URGENT_COST_S     0.005 /* … and it is shorter than this */
 #define URGENT_SLACK_S    0.020 /* … and its tenant is no further ahead of whom it interrupts */
@@ -51,13 +53,18 @@ static double target_s(const struct scheduler *scheduler)
 
 /* --- how large ------------------------------------------------------------------------------- */
 
+/* Matrices that fill a batch up to its target. */
+static double wanted_size(const struct scheduler *scheduler, const struct bucket *bucket)
+{
+    return fmax(ceil(target_s(scheduler) / fmax(bucket->matrix_s, 1e-9)), 1);
+}
+
 static uint32_t efficient_size(const struct scheduler *scheduler, const struct bucket *bucket)
 {
     const uint32_t size_max = bucket->size_max < scheduler->settings.slots_max
                                   ? bucket->size_max
                                   : scheduler->settings.slots_max;
-    const double wanted = ceil(target_s(scheduler) / fmax(bucket->matrix_s, 1e-9));
-    const double filled = ceil(fmax(wanted, 1) / bucket->company) * bucket->company;
+    const double filled = ceil(wanted_size(scheduler, bucket) / bucket->company) * bucket->company;
 
     if (filled < size_max)
         return (uint32_t)filled;
@@ -85,19 +92,22 @@ void bucket_refresh(struct scheduler *scheduler, struct bucket *bucket)
     model = device_cost(device);
     bucket->overhead_s = model->batch_overhead_s;
     bucket->granule = cost_granule(model, &bucket->plan);
-    bucket->company = cost_company(model, &bucket->plan);
     bucket->matrix_s = bucket->factor * cost_flops(&bucket->plan) *
                        model->seconds_per_flop[cost_class(&bucket->plan)];
+    bucket->company = cost_company(model, &bucket->plan);
+    if (bucket->company * bucket->matrix_s > COMPANY_S_MAX)
+        bucket->company = bucket->granule;
     bucket->efficient_size = efficient_size(scheduler, bucket);
-    bucket->company_ns = company_ns(scheduler, bucket);
+    /* Jobs that wait already have been given no moment at which their waiting would end. */
+    if (bucket->company_ns || bucket->waiting == 0)
+        bucket->company_ns = company_ns(scheduler, bucket);
 }
 
 /* --- which ----------------------------------------------------------------------------------- */
 
 static bool is_ready(const struct scheduler *scheduler, const struct bucket *bucket)
 {
-    const uint32_t enough =
-        scheduler->settings.delay_us ? bucket->efficient_size : bucket->company;
+    const uint32_t enough = scheduler->settings.delay_us ? bucket->efficient_size : bucket->company;
 
     return bucket->company_ns == 0 || scheduler->draining || bucket->end_of_set ||
            bucket->critical || bucket->ripe || !scheduler->settings.batching ||
@@ -334,7 +344,7 @@ static enum close_reason reason_of(const struct scheduler *scheduler, const stru
     if (scheduler->draining)
         return CLOSE_DRAIN;
     if (scheduler->settings.delay_us == 0)
-        return CLOSE_IDLE;
+        return bucket->company_ns && bucket->ripe ? CLOSE_DELAY : CLOSE_IDLE;
     if (bucket->end_of_set)
         return CLOSE_END_OF_SET;
     if (bucket->critical)
@@ -381,6 +391,20 @@ static void charge_estimate(struct scheduler *scheduler, const struct batch *bat
     }
 }
 
+/* The most matrices of a batch. A job at its last safe moment has no time for company that makes its
+ * batch longer than the target. */
+static uint32_t batch_limit(const struct scheduler *scheduler, const struct lane *lane,
+                            uint32_t slot_room)
+{
+    const struct bucket *bucket = lane->bucket;
+    const double wanted = fmax(wanted_size(scheduler, bucket), bucket->granule);
+    uint32_t limit = bucket->efficient_size < slot_room ? bucket->efficient_size : slot_room;
+
+    if (lane->critical && wanted < limit)
+        limit = (uint32_t)wanted;
+    return limit;
+}
+
 /* False: nothing to give, or no room. */
 static bool dispatch_one(struct scheduler *scheduler, struct served_device *served)
 {
@@ -408,8 +432,7 @@ static bool dispatch_one(struct scheduler *scheduler, struct served_device *serv
     bucket = choice.lane->bucket;
     tenant = choice.lane->tenant;
     filling.batch = batch;
-    filling.limit =
-        bucket->efficient_size < batch->slot_room ? bucket->efficient_size : batch->slot_room;
+    filling.limit = batch_limit(scheduler, choice.lane, batch->slot_room);
     batch->work.urgent = batch->urgent = choice.fit == FIT_URGENT;
     batch->reason = reason_of(scheduler, bucket);
     bucket_begin(scheduler->buckets, bucket);

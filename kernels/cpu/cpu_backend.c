@@ -24,7 +24,8 @@
 #include "slot.h"
 #include "tiny.h"
 
-#define WHOLE_SIDE  1024u /* up to this short side a matrix is one worker's */
+#define WHOLE_SIDE  1024u /* up to this short side a matrix is one worker's, … */
+#define EVEN_SIDE   128u  /* … above this one if all have one; server/cost.c counts on it */
 #define THREADS_MAX 512u
 
 #define TINY_MANY        1024u /* from so many tiny matrices on, */
@@ -275,7 +276,7 @@ static void run_batch(struct fire_device *device, struct workspace *workspace,
         return;
     if (batch->plan->cols > WHOLE_SIDE)
         dealt = 0;
-    else if (batch->plan->cols > 128)
+    else if (batch->plan->cols > EVEN_SIDE)
         dealt = batch->slot_count / threads * threads;
     pool_run(device->pool, dealt, task, &whole);
     if (task != whole_task || dealt == batch->slot_count)

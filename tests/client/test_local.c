@@ -292,6 +292,8 @@ START_TEST(sets_that_overlap_end_as_they_would_alone)
             ((float *)tensors[i][1].out)[7] = ((float *)expected[i][1].out)[7] = NAN;
         ck_assert_int_eq(fire_client_start(alone, &wanted[i], NULL), FIRE_OK);
         ck_assert_int_eq(fire_client_start(client, &sets[i], NULL), FIRE_OK);
+        /* Its last batches are still to be taken. */
+        ck_assert_uint_lt(tensors[i][0].result.matrices, 12);
     }
     ck_assert(fire_client_wait(client, &sets[3], -1.0));
     ck_assert(fire_client_wait(client, &sets[0], -1.0)); /* done for long */
@@ -307,6 +309,43 @@ START_TEST(sets_that_overlap_end_as_they_would_alone)
         overlapping_free(tensors[i]);
         overlapping_free(expected[i]);
     }
+}
+END_TEST
+
+/* The taps of a convolution come back together: the same bits in place and elsewhere, and those
+ * below min_norm keep their bytes among the others. */
+START_TEST(taps_that_are_kept_keep_their_bytes)
+{
+    const uint64_t elements = (uint64_t)24 * 16 * 9;
+    struct fire_client *client = open_client(2, 0);
+    float *in_place = gaussian(elements, 31), *old = gaussian(elements, 31);
+    struct fire_tensor here = tensor_of("here", in_place, 4, 24, 16, 3), there;
+    struct fire_error error = { 0 };
+
+    for (uint64_t i = 0; i < elements; i++) {
+        if (i % 9 == 4)
+            in_place[i] = old[i] = old[i] * 1e-3f;
+    }
+    here.shape.size[3] = 3;
+    set(&here, "min_norm=1");
+    there = here;
+    there.name = "there";
+    there.data = old;
+    there.out = calloc(elements, sizeof(float));
+    ck_assert_ptr_nonnull(there.out);
+    ck_assert_int_eq(fire_client_reinit(client, &there, 1, 0, &error), FIRE_OK);
+    ck_assert_int_eq(fire_client_reinit(client, &here, 1, 0, &error), FIRE_OK);
+    ck_assert_mem_eq(here.out, there.out, elements * sizeof(float));
+    for (uint64_t i = 0; i < elements; i++) {
+        if (i % 9 == 4)
+            ck_assert_float_eq(in_place[i], old[i]);
+        else
+            ck_assert_float_ne(in_place[i], old[i]);
+    }
+    free(in_place);
+    free(old);
+    free(there.out);
+    fire_client_close(client);
 }
 END_TEST
 
@@ -643,6 +682,7 @@ int main(void)
     tcase_add_test(cases, a_bad_matrix_late_in_a_stack_leaves_the_first_alone);
     tcase_add_test(cases, batching_does_not_change_a_bit);
     tcase_add_test(cases, sets_that_overlap_end_as_they_would_alone);
+    tcase_add_test(cases, taps_that_are_kept_keep_their_bytes);
     tcase_add_test(cases, a_skipped_block_keeps_its_bytes);
     tcase_add_test(cases, a_vector_is_skipped_by_the_architecture_rule_only);
     tcase_add_test(cases, a_small_matrix_is_kept_below_min_norm);

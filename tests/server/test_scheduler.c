@@ -319,10 +319,12 @@ START_TEST(a_matrix_to_be_shared_waits_a_moment_for_company)
     ck_assert_uint_eq(scheduler_running(world.scheduler), 0);
     wait_for(3);
     ck_assert_uint_eq(works[2]->job.batch_size, 1);
+    ck_assert_int_eq(works[2]->job.close_reason, CLOSE_DELAY);
     works[3]->job.end_of_set = true;
     submit(works[3]);
     ck_assert_uint_eq(scheduler_running(world.scheduler), 1);
     wait_for(4);
+    ck_assert_int_eq(works[3]->job.close_reason, CLOSE_IDLE);
     for (uint32_t i = 0; i < 4; i++)
         work_close(works[i]);
     close_world();
