@@ -8,7 +8,7 @@
  * Room. An idle device takes anything. A busy one takes a second batch while both together are
  * short: one of full size early, a smaller one only when the device is about to fall idle, so that
  * company can still join. If the batch that is due by fairness does not fit, nothing else takes its
- * place: the device runs dry first. So a small job waits for one large matrix at most, or for one to
+ * place: the device runs dry first. So a small job waits for one large matrix at most, or one to
  * each worker; where the backend can put an urgent batch between the steps of a large matrix, not
  * even that. */
 #include <math.h>
@@ -391,8 +391,8 @@ static void charge_estimate(struct scheduler *scheduler, const struct batch *bat
     }
 }
 
-/* The most matrices of a batch. A job at its last safe moment has no time for company that makes its
- * batch longer than the target. */
+/* The most matrices of a batch. A job at its last safe moment has no time for company that makes
+ * its batch longer than the target. */
 static uint32_t batch_limit(const struct scheduler *scheduler, const struct lane *lane,
                             uint32_t slot_room)
 {
