@@ -95,8 +95,7 @@ const struct config_option config_options[] = {
            "an upload slower than that over idle_ms_max is cut off; 0: none is") },
     { COUNT(drain_ms_max, 0, 3600000, "30000", "time that running calls get after SIGTERM") },
     { COUNT(delay_us, 0, 1000000, "0",
-            "how long a matrix waits for others of its shape although the device is idle; 0: a "
-            "twentieth of its time, and only a streamed one that all threads would share") },
+            "a matrix waits so long for others of its shape; 0: only as long as that is faster") },
     { COUNT(batch_target_us, 50, 10000000, "5000", "device time that a batch is filled up to") },
     { COUNT(batch_matrices_max, 1, 65536, "4096", "matrices in a batch") },
     { COUNT(jobs_max, 16, 4194304, "65536", "matrices waiting, of all callers") },
