@@ -273,11 +273,11 @@ static void assert_rows(struct bench *bench, uint32_t cols, enum fire_dtype x_dt
         else
             ((float *)m)[i * ld + i] = 2;
     }
-    for (size_t i = 0; i < PANEL_TEST_ROWS * ld; i += ld + 1) {
+    for (size_t i = 0; i < PANEL_TEST_ROWS; i++) {
         if (x_dtype == FIRE_F64)
-            ((double *)x)[i] = (double)(1 + i / ld);
+            ((double *)x)[i * (ld + 1)] = (double)(1 + i);
         else
-            ((float *)x)[i] = (float)(1 + i / ld);
+            ((float *)x)[i * (ld + 1)] = (float)(1 + i);
     }
     memset((char *)bench->scratch + bytes, GUARD, GUARD_BYTES);
     dense_multiply_rows(&bench->crew, &rows);
