@@ -181,38 +181,67 @@ double isa_measure_rate(const struct engine *engine)
     return best;
 }
 
-/* The tile unit, when it works and (unless it was asked for by name) is the faster one: x3 products
- * at the rate the probe measured, x6 at half of it. */
-static enum fire_status choose_amx(bool by_name, struct isa_choice *choice, char *reason,
-                                   size_t reason_bytes)
+/* What is found out about the tile unit, once: a machine under load would answer otherwise another
+ * time, and results would change with it. */
+struct tile_unit {
+    bool known;
+    enum fire_status status;
+    double rate, vector_rate;
+    char reason[200];
+};
+
+static void learn(struct tile_unit *unit)
 {
 #if defined(__x86_64__)
     const enum finding avx512 = candidates[CANDIDATES - 1].finding;
-    double rate = 0, vector_rate;
 
     if (avx512 != FINDING_WORKS) { /* all but the products runs on it */
-        snprintf(reason, reason_bytes, "amx needs avx512: %s", finding_text(avx512));
-        return FIRE_NOT_FOUND;
+        snprintf(unit->reason, sizeof(unit->reason), "amx needs avx512: %s", finding_text(avx512));
+        unit->status = FIRE_NOT_FOUND;
+    } else {
+        unit->status = amx_probe(unit->reason, sizeof(unit->reason), &unit->rate);
+        if (unit->status == FIRE_DEVICE_LOST)
+            unit->status = FIRE_NOT_FOUND;
     }
-    if (amx_probe(reason, reason_bytes, &rate) != FIRE_OK)
-        return FIRE_NOT_FOUND;
-    vector_rate = isa_measure_rate(&engine_avx512);
-    if (!by_name && rate < 1.2 * vector_rate) {
-        snprintf(reason, reason_bytes, "amx works, but x3 at %.0f GF/s is no faster than avx512",
-                 rate * 1e-9);
-        return FIRE_NOT_FOUND;
-    }
-    choice->fast = amx_engine(true);
-    choice->exact = by_name || rate > 2.2 * vector_rate ? amx_engine(false) : &engine_avx512;
-    snprintf(reason, reason_bytes, "amx: tried and right, x3 at %.0f GF/s, avx512 f32 at %.0f",
-             rate * 1e-9, vector_rate * 1e-9);
-    return FIRE_OK;
+    if (unit->status == FIRE_OK)
+        unit->vector_rate = isa_measure_rate(&engine_avx512);
 #else
-    (void)by_name;
-    (void)choice;
-    snprintf(reason, reason_bytes, "amx: not an x86-64 processor");
-    return FIRE_NOT_FOUND;
+    snprintf(unit->reason, sizeof(unit->reason), "amx: not an x86-64 processor");
+    unit->status = FIRE_NOT_FOUND;
 #endif
+    unit->known = unit->status != FIRE_NO_MEMORY;
+}
+
+/* The tile unit, when it works and (unless it was asked for by name) is the faster one. For results
+ * that promise a polar error it would have to multiply six times: there AVX-512 is as fast.
+ * FIRE_NO_MEMORY: it could not be tried. */
+static enum fire_status choose_amx(bool by_name, struct isa_choice *choice, char *reason,
+                                   size_t reason_bytes)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static struct tile_unit found;
+
+    pthread_mutex_lock(&lock);
+    if (!found.known)
+        learn(&found);
+    const struct tile_unit unit = found;
+    pthread_mutex_unlock(&lock);
+
+    snprintf(reason, reason_bytes, "%s", unit.reason);
+    if (unit.status != FIRE_OK)
+        return unit.status;
+    if (!by_name && unit.rate < 1.2 * unit.vector_rate) {
+        snprintf(reason, reason_bytes, "amx works, but x3 at %.0f GF/s is no faster than avx512",
+                 unit.rate * 1e-9);
+        return FIRE_NOT_FOUND;
+    }
+#if defined(__x86_64__)
+    choice->fast = amx_engine(true);
+    choice->exact = by_name ? amx_engine(false) : &engine_avx512;
+#endif
+    snprintf(reason, reason_bytes, "amx: tried and right, x3 at %.0f GF/s, avx512 f32 at %.0f",
+             unit.rate * 1e-9, unit.vector_rate * 1e-9);
+    return FIRE_OK;
 }
 
 enum fire_status isa_choose(const char *path, struct isa_choice *choice, char *reason,
@@ -225,10 +254,10 @@ enum fire_status isa_choose(const char *path, struct isa_choice *choice, char *r
     pthread_once(&once, try_all);
     memset(choice, 0, sizeof(*choice));
     if (amx || automatic) {
-        if (choose_amx(amx, choice, reason, reason_bytes) == FIRE_OK)
-            return FIRE_OK;
-        if (amx)
-            return FIRE_NOT_FOUND;
+        const enum fire_status status = choose_amx(amx, choice, reason, reason_bytes);
+
+        if (amx || status != FIRE_NOT_FOUND)
+            return status;
     }
     for (size_t i = CANDIDATES; i-- > 0;) {
         const struct candidate *candidate = &candidates[i];
