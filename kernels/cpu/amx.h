@@ -28,22 +28,23 @@ enum amx_terms {
     AMX_X6 = 6,   /* a = hi + mid + lo: the three above, mid mid, hi lo, lo hi */
 };
 
-#define AMX_BLOCK       32u  /* side of a block of C held in tiles: 2 x 2 tiles */
-#define AMX_DEPTH       32u  /* k values a tile of A or B holds */
-#define AMX_DEPTH_MAX   512u /* k values packed at once: a named limit of the scratch memory */
-#define AMX_COLUMNS_MAX 512u /* columns of B packed at once, likewise */
+#define AMX_BLOCK       32u /* side of a block of C held in tiles: 2 x 2 tiles */
+#define AMX_DEPTH       32u /* k values a tile of A or B holds */
 #define AMX_TILE_BYTES  1024u
-#define AMX_PARTS_MAX   3u
+#define AMX_PANEL_BYTES (64u << 10) /* of a packed panel at most: so many parts times k values */
+#define AMX_COLUMNS_MAX 256u        /* columns of B packed at once: a limit of the scratch memory */
+#define AMX_ROWS_MAX    512u        /* rows of A, likewise */
 
-/* Scratch memory of one thread: packed B, one packed panel of A, one block of C. About 1.6 MB. */
+#define AMX_BLOCKS 2u /* of C that are in memory at once */
+
+/* Scratch memory of one thread: blocks of C, packed B, packed A. About 1.5 MB. */
 #define AMX_SCRATCH_BYTES                                                                          \
-    ((AMX_COLUMNS_MAX + AMX_BLOCK) / 16u * (AMX_DEPTH_MAX / AMX_DEPTH) * AMX_PARTS_MAX *           \
-         AMX_TILE_BYTES +                                                                          \
-     AMX_BLOCK * AMX_BLOCK * 4u)
+    (AMX_BLOCKS * AMX_BLOCK * AMX_BLOCK * 4u +                                                     \
+     (AMX_COLUMNS_MAX + AMX_ROWS_MAX) / AMX_BLOCK * AMX_PANEL_BYTES)
 
 /* Computes rows [i0, i1) and columns [j0, j1) of C = alpha op(A) B + beta C; all arrays f32,
  * padded as product.h says. Any range of any size is allowed, multiples of AMX_BLOCK are fastest;
- * up to 512 x 512 at a time keeps the packed parts in the second-level cache. With
+ * AMX_ROWS_MAX of rows and of columns at a time pack each number of A once. With
  * product->upper, blocks of AMX_BLOCK x AMX_BLOCK counted from (i0, j0) that lie wholly under the
  * diagonal are left as they are; a_shape and b_shape are not made use of. `scratch`:
  * AMX_SCRATCH_BYTES, 64-byte aligned, the thread's own. Tile configuration is loaded on entry and

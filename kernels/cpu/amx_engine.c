@@ -7,9 +7,13 @@
 #include <pthread.h>
 
 #include "amx.h"
+#include "amx_packed.h"
 
 #ifndef AMX_PRODUCT_TILE
 #define AMX_PRODUCT_TILE amx_product_tile
+#endif
+#ifndef AMX_PACKED_OPS
+#define AMX_PACKED_OPS amx_packed_ops
 #endif
 #ifndef AMX_ENGINE
 #define AMX_ENGINE amx_engine
@@ -23,6 +27,7 @@
 
 void AMX_PRODUCT_TILE(const struct product *product, enum amx_terms terms, uint32_t i0, uint32_t i1,
                       uint32_t j0, uint32_t j1, void *scratch);
+extern const struct packed_ops AMX_PACKED_OPS;
 const struct engine *AMX_ENGINE(bool fast);
 
 static void tile(const struct product *product, enum amx_terms terms, uint32_t i0, uint32_t i1,
@@ -59,6 +64,7 @@ static void make(void)
     fast_engine = exact;
     exact.f32.tile = tile_x6;
     fast_engine.f32.tile = tile_x3;
+    fast_engine.packed = &AMX_PACKED_OPS;
 }
 
 const struct engine *AMX_ENGINE(bool fast)

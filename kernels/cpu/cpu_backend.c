@@ -126,15 +126,25 @@ static uint32_t urgent_cols(const struct fire_device *device)
     return most;
 }
 
-/* x as f32 for f32 slots, as f64 for f64; G and its inverse in f64; two or three powers of G. */
-static uint64_t space_bytes_for(const struct fire_plan *plan)
+static const struct engine *engine_for(const struct fire_device *device,
+                                       const struct fire_plan *plan)
+{
+    return plan->fast ? device->engines.fast : device->engines.exact;
+}
+
+/* x as f32 for f32 slots, as f64 for f64; G and its inverse in f64; two or three powers of G; tiles
+ * where they are used. */
+static uint64_t space_bytes_for(const struct fire_device *device, const struct fire_plan *plan)
 {
     const uint64_t ld = dense_stride(plan->cols), bytes = fire_dtype_bytes(plan->compute);
     const uint64_t powers = plan->compute == FIRE_F64 ? 3 : 2;
     const uint64_t side = dense_inverse_space(plan->cols) + lanczos_space(plan->cols);
     const uint64_t sum = plan->rows * ld * bytes +
                          plan->cols * ld * (sizeof(double) + powers * bytes) +
-                         side * sizeof(double);
+                         side * sizeof(double) +
+                         (polar_tiles_takes(engine_for(device, plan), plan)
+                              ? polar_space_tiles_bytes(plan->rows, plan->cols)
+                              : 0);
 
     return sum + sum / 16; /* large arrays are rounded up to whole pages */
 }
@@ -143,13 +153,13 @@ static uint64_t workspace_bytes_for(const struct fire_device *device, const stru
 {
     const uint64_t threads = pool_threads(device->pool);
 
-    return (plan->cols <= WHOLE_SIDE ? threads : 1) * space_bytes_for(plan) +
+    return (plan->cols <= WHOLE_SIDE ? threads : 1) * space_bytes_for(device, plan) +
            threads * scratch_bytes_for(device, plan->cols);
 }
 
 static uint64_t space_bytes(const struct polar_space *space)
 {
-    uint64_t bytes = space->x_bytes + space->g_bytes;
+    uint64_t bytes = space->x_bytes + space->g_bytes + space->tiles_bytes;
 
     for (int i = 0; i < 3; i++)
         bytes += space->store[i] ? space->store_bytes : 0;
@@ -194,12 +204,6 @@ static bool workspace_is_large(const struct fire_device *device, struct workspac
 
 /* --- batches ---------------------------------------------------------------------------------- */
 
-static const struct engine *engine_for(const struct fire_device *device,
-                                       const struct fire_batch *batch)
-{
-    return batch->plan->fast ? device->engines.fast : device->engines.exact;
-}
-
 struct whole {
     struct fire_device *device;
     struct workspace *workspace;
@@ -211,8 +215,8 @@ static void whole_task(void *data, uint32_t index, uint32_t worker)
 {
     const struct whole *whole = data;
     struct workspace *workspace = whole->workspace;
-    const struct crew alone = { engine_for(whole->device, whole->batch), NULL, workspace->scratch,
-                                worker, whole->yield };
+    const struct crew alone = { engine_for(whole->device, whole->batch->plan), NULL,
+                                workspace->scratch, worker, whole->yield };
 
     slot_run(&alone, whole->batch->plan, &workspace->spaces[worker], &whole->batch->slots[index]);
 }
@@ -228,8 +232,8 @@ static void tiny_task(void *data, uint32_t index, uint32_t worker)
     const struct whole *whole = data;
     struct workspace *workspace = whole->workspace;
     struct fire_batch *batch = whole->batch;
-    const struct crew alone = { engine_for(whole->device, batch), NULL, workspace->scratch, worker,
-                                whole->yield };
+    const struct crew alone = { engine_for(whole->device, batch->plan), NULL, workspace->scratch,
+                                worker, whole->yield };
     char *scratch = workspace->scratch[worker];
     const struct tiny_job job = {
         .crew = &alone,
@@ -256,14 +260,14 @@ static uint32_t tasks_of(const struct fire_device *device, const struct fire_bat
     if (!tiny_takes(batch->plan))
         return batch->slot_count;
     *task = tiny_task;
-    slots = tiny_task_slots(engine_for(device, batch), batch->slot_count);
+    slots = tiny_task_slots(engine_for(device, batch->plan), batch->slot_count);
     return (batch->slot_count + slots - 1) / slots;
 }
 
 static void run_batch(struct fire_device *device, struct workspace *workspace,
                       struct fire_batch *batch)
 {
-    const struct crew all = { engine_for(device, batch), device->pool, workspace->scratch, 0,
+    const struct crew all = { engine_for(device, batch->plan), device->pool, workspace->scratch, 0,
                               NULL };
     const uint32_t threads = pool_threads(device->pool);
     struct whole whole = { device, workspace, batch,

@@ -47,13 +47,15 @@ struct engine_ops {
     double (*replace)(float *w, const void *x, double factor, size_t n);
 };
 
-struct tiny_ops; /* tiny.h */
+struct tiny_ops;   /* tiny.h */
+struct packed_ops; /* amx_packed.h */
 
 struct engine {
     const char *name; /* "avx512" */
     size_t scratch_bytes;
     uint32_t tile_rows;          /* of the tiles of large products; does not change a bit of them */
     const struct tiny_ops *tiny; /* the way of matrices with few columns */
+    const struct packed_ops *packed; /* matrices that stay tiles; NULL without a tile unit */
     void (*narrow)(void *data, size_t count); /* f64 to f32, in place */
     struct engine_ops f32;
     struct engine_ops f64;

@@ -592,6 +592,15 @@ enum fire_status polar_converge(struct polar *polar)
 {
     enum start start = START_NEAR;
 
+    if (polar_tiles_takes(polar->crew->engine, polar->plan)) {
+        const enum fire_status status = polar_tiles_converge(polar);
+
+        if (status != FIRE_BAD_REQUEST)
+            return status;
+        polar->method[0] = 0;
+        polar->steps = 0;
+    }
+
     for (;;) {
         const bool wide = exact(polar) || polar->space->cols <= TINY_SIDE || start == START_HARD;
 

@@ -21,9 +21,10 @@ struct polar_space {
     void *g;        /* cols x ld, f32 or f64: G, then what multiplies x */
     void *inverse;  /* dense_inverse_space() elements */
     void *vectors;  /* lanczos_space() elements */
+    uint8_t *tiles; /* x and two cols x cols, packed: polar_space_tiles() */
     void *gram[3];  /* cols x ld each, for iterating on the Gram side: polar_space_gram() */
     void *store[3]; /* what they live in, NULL until needed */
-    size_t x_bytes, g_bytes, store_bytes;
+    size_t x_bytes, g_bytes, store_bytes, tiles_bytes;
 };
 
 void polar_space_release(struct polar_space *space);
@@ -36,6 +37,10 @@ FIRE_NODISCARD enum fire_status polar_space_prepare(struct polar_space *space,
 
 /* Makes space->gram's three arrays of `dtype` exist. The first f32 one is the unused half of g. */
 FIRE_NODISCARD enum fire_status polar_space_gram(struct polar_space *space, enum fire_dtype dtype);
+
+/* Makes space->tiles exist, so many bytes. */
+size_t polar_space_tiles_bytes(uint32_t rows, uint32_t cols);
+FIRE_NODISCARD enum fire_status polar_space_tiles(struct polar_space *space);
 
 /* One matrix on its way. */
 struct polar {
@@ -88,6 +93,12 @@ void polar_note_before(struct polar *polar, const void *g, enum fire_dtype dtype
 double polar_bound_max(const struct fire_plan *plan);
 
 FIRE_NODISCARD enum fire_status polar_converge(struct polar *polar);
+
+/* Whether the way of packed bf16 serves the plan on this engine, and that way. FIRE_BAD_REQUEST: it
+ * has not come to an end, and x is lost. */
+bool polar_tiles_takes(const struct engine *engine, const struct fire_plan *plan);
+FIRE_NODISCARD enum fire_status polar_tiles_converge(struct polar *polar);
+
 /* The same for what space->x holds already, in f64. */
 FIRE_NODISCARD enum fire_status polar_converge_loaded(struct polar *polar);
 FIRE_NODISCARD enum fire_status polar_polynomial(struct polar *polar);

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "amx_packed.h"
 #include "lanczos.h"
 #include "polar.h"
 #include "statistics.h"
@@ -17,6 +18,7 @@ void polar_space_release(struct polar_space *space)
     free(space->g);
     free(space->inverse);
     free(space->vectors);
+    free(space->tiles);
     for (int i = 0; i < 3; i++)
         free(space->store[i]);
     memset(space, 0, sizeof(*space));
@@ -87,6 +89,26 @@ enum fire_status polar_space_gram(struct polar_space *space, enum fire_dtype dty
             return FIRE_NO_MEMORY;
         space->gram[i] = in_g ? (char *)space->g + bytes : space->store[i];
     }
+    return FIRE_OK;
+}
+
+size_t polar_space_tiles_bytes(uint32_t rows, uint32_t cols)
+{
+    return packed_bytes(rows, cols, 2) + 2 * packed_bytes(cols, cols, 1);
+}
+
+enum fire_status polar_space_tiles(struct polar_space *space)
+{
+    const size_t bytes = polar_space_tiles_bytes(space->rows, space->cols);
+
+    if (bytes <= space->tiles_bytes)
+        return FIRE_OK;
+    free(space->tiles);
+    space->tiles_bytes = 0;
+    space->tiles = room(bytes);
+    if (!space->tiles)
+        return FIRE_NO_MEMORY;
+    space->tiles_bytes = bytes;
     return FIRE_OK;
 }
 

@@ -418,6 +418,42 @@ START_TEST(vector_packing_gives_the_same_bits)
 }
 END_TEST
 
+/* A Gram product turns the panels of B that are packed already; a copy of B is packed again. */
+START_TEST(a_gram_product_is_that_of_two_copies)
+{
+    static const struct {
+        uint32_t n, k, i0, i1, j0, j1;
+    } grams[] = {
+        { 80, 47, 0, 80, 0, 80 },     { 300, 40, 0, 300, 0, 300 }, { 100, 600, 0, 100, 0, 100 },
+        { 100, 50, 64, 100, 32, 96 }, { 100, 50, 32, 81, 16, 96 }, { 100, 50, 0, 33, 0, 100 },
+    };
+
+    for (size_t i = 0; i < sizeof(grams) / sizeof(grams[0]); i++) {
+        struct problem problem;
+        const size_t n = grams[i].n;
+
+        problem_init(&problem, grams[i].n, grams[i].n, grams[i].k, true);
+        memcpy(problem.b, problem.a, grams[i].k * problem.product.lda * sizeof(float));
+        float *want = allocate(problem.c_count * sizeof(float));
+        for (size_t kind = 0; kind < 3; kind++) {
+            for (int gram = 0; gram < 2; gram++) {
+                problem.product.b = gram ? problem.a : problem.b;
+                problem.product.upper = true;
+                memcpy(problem.c, problem.before, problem.c_count * sizeof(float));
+                amx_emulated_plain(&problem.product, kinds[kind].terms, grams[i].i0, grams[i].i1,
+                                   grams[i].j0, grams[i].j1, problem.scratch);
+                if (!gram)
+                    memcpy(want, problem.c, problem.c_count * sizeof(float));
+            }
+            ck_assert_msg(memcmp(want, problem.c, problem.c_count * sizeof(float)) == 0,
+                          "%s, n %zu", kinds[kind].name, n);
+        }
+        free(want);
+        problem_release(&problem);
+    }
+}
+END_TEST
+
 START_TEST(x3_is_good_for_small_values)
 {
     struct problem problem;
@@ -597,6 +633,7 @@ int main(void)
     tcase_add_test(products, errors_are_those_of_the_terms);
     tcase_add_test(products, bits_do_not_depend_on_the_tiles);
     tcase_add_loop_test(products, vector_packing_gives_the_same_bits, 0, COUNT(shapes));
+    tcase_add_test(products, a_gram_product_is_that_of_two_copies);
     tcase_add_test(products, x3_is_good_for_small_values);
     tcase_add_loop_test(probe, probe_says_what_happened, 0, COUNT(probes));
     tcase_add_test(probe, probe_without_memory_says_so);

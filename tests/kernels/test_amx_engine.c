@@ -4,6 +4,7 @@
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "amx_engine.h"
 #include "dense.h"
@@ -20,13 +21,22 @@ static const struct {
     uint32_t rows, cols;
     double condition; /* 0: Gaussian */
     double dfi_max, error_max;
+    uint32_t rank;      /* 0: full */
+    const char *method; /* NULL: any; else what the method begins with */
 } cases[] = {
-    { "square, f32 promise", "scale=one", 96, 96, 0, 1e-6, 1e-5 },
-    { "square, ill conditioned", "scale=one", 128, 128, 1e4, 1e-6, 1e-5 },
-    { "long, well conditioned", "scale=one", 256, 64, 3, 1e-6, 1e-5 },
-    { "odd sides", "scale=one", 131, 67, 0, 1e-6, 1e-5 },
-    { "fast: only the DfI counts", "scale=one compute=fast", 128, 128, 0, 1e-6, 1e-2 },
-    { "fast and long", "scale=one compute=fast", 256, 96, 10, 1e-6, 1e-2 },
+    { "square, f32 promise", "scale=one", 96, 96, 0, 1e-6, 1e-5, 0, NULL },
+    { "square, ill conditioned", "scale=one", 128, 128, 1e4, 1e-6, 1e-5, 0, NULL },
+    { "long, well conditioned", "scale=one", 256, 64, 3, 1e-6, 1e-5, 0, NULL },
+    { "odd sides", "scale=one", 131, 67, 0, 1e-6, 1e-5, 0, NULL },
+    { "fast: only the DfI counts", "scale=one compute=fast", 128, 128, 0, 1e-6, 2e-2, 0, "P9 " },
+    { "fast, odd sides", "scale=one compute=fast", 161, 131, 0, 1e-6, 2e-2, 0, "P9 " },
+    { "fast, nearly there", "scale=one compute=fast", 130, 130, 1.5, 1e-6, 1e-2, 0, "P9 P9 E5" },
+    { "fast, ill conditioned", "scale=one compute=fast", 128, 128, 1e4, 1e-6, 1e-1, 0, "P9 " },
+    { "fast, worse", "scale=one compute=fast", 128, 128, 2e6, 1e-6, 1, 0, "wide:" },
+    { "fast, a rank defect", "scale=one compute=fast", 160, 140, 0, 1e-4, 1e-2, 139, "hard:" },
+    { "fast, a large one", "scale=one compute=fast", 160, 140, 0, 1e-4, 1e-2, 60, "hard:" },
+    { "fast, small", "scale=one compute=fast", 127, 127, 0, 1e-6, 1e-2, 0, "D" },
+    { "fast and long", "scale=one compute=fast", 256, 96, 10, 1e-6, 1e-2, 0, NULL },
 };
 
 static void make_weights(size_t index, struct fire_random *random, double *w)
@@ -35,7 +45,12 @@ static void make_weights(size_t index, struct fire_random *random, double *w)
     double *sigma = malloc(cols * sizeof(double));
 
     ck_assert_ptr_nonnull(sigma);
-    if (cases[index].condition == 0) {
+    if (cases[index].rank) {
+        spectrum_log_spaced(cols, 10, sigma);
+        for (uint32_t i = cases[index].rank; i < cols; i++)
+            sigma[i] = 0;
+        matrix_with_spectrum(random, rows, cols, sigma, w);
+    } else if (cases[index].condition == 0) {
         matrix_gaussian(random, rows, cols, w);
     } else {
         spectrum_log_spaced(cols, cases[index].condition, sigma);
@@ -47,6 +62,7 @@ static void make_weights(size_t index, struct fire_random *random, double *w)
 START_TEST(the_emulated_path_keeps_its_promise)
 {
     const uint32_t rows = cases[_i].rows, cols = cases[_i].cols;
+    const uint32_t rank = cases[_i].rank ? cases[_i].rank : cols;
     const size_t count = (size_t)rows * cols;
     double *w = matrix_alloc(rows, cols), *q = matrix_alloc(rows, cols);
     double *want = matrix_alloc(rows, cols);
@@ -75,9 +91,13 @@ START_TEST(the_emulated_path_keeps_its_promise)
     ck_assert_msg(result.action == FIRE_ACTION_PROJECTED, "%s: %s", cases[_i].name, result.reason);
     ck_assert_str_eq(result.path, "amx");
     matrix_from_f32(slot_weights, count, q);
-    matrix_polar(w, rows, cols, cols, NULL, want);
-    ck_assert_msg(matrix_dfi(q, rows, cols) <= cases[_i].dfi_max, "%s: DfI %g (%s)", cases[_i].name,
-                  matrix_dfi(q, rows, cols), result.method);
+    matrix_polar(w, rows, cols, rank, NULL, want);
+    ck_assert_uint_eq(result.rank, rank);
+    if (cases[_i].method)
+        ck_assert_msg(strncmp(result.method, cases[_i].method, strlen(cases[_i].method)) == 0,
+                      "%s: went by %s", cases[_i].name, result.method);
+    ck_assert_msg(matrix_dfi(q, rows, cols) <= cases[_i].dfi_max + (cols - rank), "%s: DfI %g (%s)",
+                  cases[_i].name, matrix_dfi(q, rows, cols), result.method);
     ck_assert_msg(matrix_distance(q, want, count) / sqrt(cols) <= cases[_i].error_max,
                   "%s: error %g (%s)", cases[_i].name, matrix_distance(q, want, count) / sqrt(cols),
                   result.method);

@@ -1,0 +1,281 @@
+/* The way of compute=fast where there is a tile unit: X and everything on the r x r side stay packed
+ * bf16 (amx_packed.h) while a minimax chain brings all singular values near 1; then f32 again, G in
+ * split bf16, and
+ *
+ *   E5    X + X (E/2 + 3/8 E^2), E = I - G, whose product is so small beside X that bf16 will do
+ *
+ * until the DfI is measured below the target. X has two parts as long as what it would lose as bf16
+ * may still be lifted: otherwise small singular values, and those that are none, would be noise. A
+ * second, short chain takes what the first has left. What comes to no end is ill conditioned or has
+ * a rank defect, and is left to polar.c's own starts. */
+#include <math.h>
+#include <string.h>
+
+#include "amx_packed.h"
+#include "lanczos.h"
+#include "minimax_coefficients.h"
+#include "polar.h"
+
+#define TILES_SIDE_MIN 128u
+#define TILES_CUSHION  0.04 /* of chains whose products are bf16 */
+#define TILES_SHARE    0.1  /* sigma_min / sigma_max of a random square is rarely below share / r */
+#define TILES_KNOWN    0.2  /* a Lanczos estimate below this may as well be 0 */
+#define TILES_AGAIN    0.1  /* lower end of the chains after the first */
+#define TILES_GAIN     64.0 /* of what is left of a chain: bf16 may round x where it is less */
+#define TILES_CHAINS   2u   /* at most */
+#define TILES_TAILS    6u   /* likewise */
+#define TAIL_REACH     0.6  /* sqrt(DfI) from which E5 makes it smaller for sure */
+#define LONG_ASPECT    1.5
+
+/* Everything a task needs. */
+struct tiles_job {
+    const struct packed_ops *ops;
+    const struct crew *crew;
+    struct packed_pack pack;
+    struct packed_square square;
+    struct packed_multiply multiply;
+};
+
+static void pack_one(void *data, uint32_t index, uint32_t worker)
+{
+    const struct tiles_job *job = data;
+
+    (void)worker;
+    job->ops->pack(&job->pack, index);
+}
+
+static void square_one(void *data, uint32_t index, uint32_t worker)
+{
+    const struct tiles_job *job = data;
+
+    job->ops->square(&job->square, index, job->crew->scratch[worker]);
+}
+
+static void multiply_one(void *data, uint32_t index, uint32_t worker)
+{
+    const struct tiles_job *job = data;
+
+    job->ops->multiply(&job->multiply, index, job->crew->scratch[worker]);
+}
+
+/* One matrix on this way. */
+struct way {
+    struct polar *polar;
+    struct tiles_job job;
+    struct packed x, first, second; /* the latter two are cols x cols */
+    double upper_square;            /* G is divided by this */
+};
+
+static void way_open(struct way *way, struct polar *polar)
+{
+    const struct polar_space *space = polar->space;
+    const uint32_t rows = space->rows, n = space->cols;
+    uint8_t *tiles = space->tiles;
+
+    memset(way, 0, sizeof(*way));
+    way->polar = polar;
+    way->job.ops = polar->crew->engine->packed;
+    way->job.crew = polar->crew;
+    way->x = (struct packed){ tiles, rows, n, 2 };
+    way->first = (struct packed){ tiles + packed_bytes(rows, n, 2), n, n, 1 };
+    way->second = (struct packed){ way->first.tiles + packed_bytes(n, n, 1), n, n, 1 };
+    way->upper_square = 1;
+}
+
+/* `to` = the array, or the symmetric matrix in its upper triangle. */
+static void pack(struct way *way, const float *from, struct packed to, bool symmetric)
+{
+    way->job.pack = (struct packed_pack){ from, way->polar->space->ld, to, symmetric };
+    crew_run(way->polar->crew, packed_pack_tasks(&way->job.pack), pack_one, &way->job);
+}
+
+static void square(struct way *way, struct packed_square square)
+{
+    way->job.square = square;
+    crew_run(way->polar->crew, packed_square_tasks(&way->job.square), square_one, &way->job);
+}
+
+static void multiply(struct way *way, struct packed_multiply multiply)
+{
+    way->job.multiply = multiply;
+    crew_run(way->polar->crew, packed_multiply_tasks(&way->job.multiply), multiply_one, &way->job);
+}
+
+/* --- the chain ------------------------------------------------------------------------------- */
+
+static const struct minimax_chain *chain_for(double lower)
+{
+    const struct minimax_chain *best = NULL;
+
+    for (size_t i = 0; i < MINIMAX_CHAIN_COUNT; i++) {
+        const struct minimax_chain *chain = &minimax_chains[i];
+
+        if (chain->cushion == TILES_CUSHION && (!best || best->lower > lower))
+            best = chain;
+    }
+    FIRE_ASSERT(best != NULL); /* the table has chains with that cushion */
+    return best;
+}
+
+/* The first G, and from its spectrum the scale of x and a chain. Statistics want better than bf16:
+ * G is then a product in split bf16. */
+static const struct minimax_chain *begin(struct way *way)
+{
+    struct polar *polar = way->polar;
+    struct polar_space *space = polar->space;
+    const struct engine_ops *ops = crew_ops(polar->crew, FIRE_F32);
+    struct lanczos lanczos;
+    double dfi, sum, trace;
+
+    if (polar->plan->statistics & FIRE_STATISTICS_BASIC) {
+        polar_gram(polar);
+        polar_note_before(polar, space->g, FIRE_F32);
+        pack(way, space->g, way->first, true);
+    } else {
+        square(way, (struct packed_square){ .a = way->x,
+                                            .alpha = 1,
+                                            .upper = space->g,
+                                            .ld = space->ld,
+                                            .to = way->first.tiles });
+    }
+    ops->sums(space->g, space->ld, space->cols, 1, &dfi, &sum, &trace);
+    if (!isfinite(sum))
+        return NULL;
+    lanczos_run(ops, space->g, space->ld, space->cols, space->vectors, &lanczos);
+    way->upper_square = fmin(1.05 * lanczos.value[lanczos.count - 1], sqrt(sum));
+    const double seen = 0.8 * sqrt(fmax(lanczos.value[0], 0) / way->upper_square);
+
+    return chain_for(seen >= TILES_KNOWN ? seen : TILES_SHARE / space->cols);
+}
+
+/* Whether what x loses as bf16 before step `i` may still be lifted to where it counts. */
+static bool is_far(const struct minimax_chain *chain, uint32_t i)
+{
+    double gain = 1;
+
+    for (; i < chain->step_count; i++)
+        gain *= chain->step[i].power[0];
+    return gain > TILES_GAIN;
+}
+
+/* Step i of a chain, x <- x r(G), for the G in `first` and, in f32, in space->g:
+ * r(G) = a (G^2 + b G + c)^2 + d G + e. After the last one x is f32. */
+static void chain_step(struct way *way, const struct minimax_chain *chain, uint32_t i)
+{
+    struct polar_space *space = way->polar->space;
+    const double *c = chain->step[i].squared, factor = 1 / way->upper_square;
+    const bool last = i + 1 == chain->step_count;
+
+    square(way, (struct packed_square){ .a = way->first,
+                                        .alpha = factor * factor,
+                                        .beta = factor * c[1],
+                                        .shift = c[2],
+                                        .d = space->g,
+                                        .ld = space->ld,
+                                        .to = way->second.tiles });
+    square(way, (struct packed_square){ .a = way->second,
+                                        .alpha = c[0],
+                                        .beta = factor * c[3],
+                                        .shift = c[4],
+                                        .d = space->g,
+                                        .ld = space->ld,
+                                        .to = way->first.tiles });
+    multiply(way, (struct packed_multiply){ .x = way->x,
+                                            .low_in = is_far(chain, i),
+                                            .low_out = !last && is_far(chain, i + 1),
+                                            .to = last ? space->x : NULL,
+                                            .ld = space->ld,
+                                            .m = way->first,
+                                            .alpha = sqrt(factor) });
+    way->upper_square = 1;
+    way->polar->steps++;
+    polar_note(way->polar, "P9");
+}
+
+/* A chain on packed x, whose first G is there; leaves x in f32. */
+static void run_chain(struct way *way, const struct minimax_chain *chain)
+{
+    struct polar_space *space = way->polar->space;
+
+    for (uint32_t i = 0; i < chain->step_count; i++) {
+        if (i > 0)
+            square(way, (struct packed_square){ .a = way->x,
+                                                .alpha = 1,
+                                                .upper = space->g,
+                                                .ld = space->ld,
+                                                .to = way->first.tiles });
+        chain_step(way, chain, i);
+    }
+}
+
+/* --- the tail -------------------------------------------------------------------------------- */
+
+/* x <- x + x (E/2 + 3/8 E^2); G of x is in space->g. */
+static void tail_step(struct way *way)
+{
+    struct polar_space *space = way->polar->space;
+
+    crew_ops(way->polar->crew, FIRE_F32)->affine(space->g, space->ld, space->cols, -1, 1);
+    pack(way, space->g, way->first, true);
+    square(way, (struct packed_square){ .a = way->first,
+                                        .alpha = 0.375,
+                                        .beta = 0.5,
+                                        .d = space->g,
+                                        .ld = space->ld,
+                                        .to = way->second.tiles });
+    multiply(way, (struct packed_multiply){ .x = { NULL, space->rows, space->cols, 1 },
+                                            .from = space->x,
+                                            .to = space->x,
+                                            .ld = space->ld,
+                                            .m = way->second,
+                                            .alpha = 1,
+                                            .beta = 1 });
+    way->polar->steps++;
+    polar_note(way->polar, "E5");
+}
+
+bool polar_tiles_takes(const struct engine *engine, const struct fire_plan *plan)
+{
+    return engine->packed && plan->kind == FIRE_PLAN_CONVERGE && plan->fast &&
+           plan->compute == FIRE_F32 && plan->side == FIRE_SIDE_AUTO &&
+           plan->cols >= TILES_SIDE_MIN && plan->cols <= PACKED_SIDE_MAX &&
+           plan->rows < LONG_ASPECT * plan->cols;
+}
+
+enum fire_status polar_tiles_converge(struct polar *polar)
+{
+    struct polar_space *space = polar->space;
+    const struct engine_ops *ops = crew_ops(polar->crew, FIRE_F32);
+    const struct minimax_chain *chain;
+    uint32_t chains = 1, tails = 0;
+    struct way way;
+
+    if (polar_load(polar, FIRE_F32) != FIRE_OK || polar_space_tiles(space) != FIRE_OK)
+        return FIRE_NO_MEMORY;
+    way_open(&way, polar);
+    pack(&way, space->x, way.x, false);
+    chain = begin(&way);
+    if (!chain)
+        return FIRE_BAD_REQUEST;
+    run_chain(&way, chain);
+    while (chains <= TILES_CHAINS && tails <= TILES_TAILS) {
+        double square, trace;
+
+        polar_gram(polar);
+        ops->sums(space->g, space->ld, space->cols, 1, &polar->dfi, &square, &trace);
+        polar->gram_valid = polar->dfi <= polar->plan->target;
+        if (polar->gram_valid)
+            return FIRE_OK;
+        if (!isfinite(polar->dfi))
+            return FIRE_BAD_REQUEST;
+        if (polar->dfi < TAIL_REACH * TAIL_REACH) {
+            tails++;
+            tail_step(&way);
+        } else if (++chains <= TILES_CHAINS) {
+            pack(&way, space->x, way.x, false);
+            pack(&way, space->g, way.first, true);
+            run_chain(&way, chain_for(TILES_AGAIN));
+        }
+    }
+    return FIRE_BAD_REQUEST;
+}
