@@ -62,6 +62,7 @@ static void make(void)
     if (exact.scratch_bytes < AMX_SCRATCH_BYTES)
         exact.scratch_bytes = AMX_SCRATCH_BYTES;
     fast_engine = exact;
+    exact.packs = fast_engine.packs = true;
     exact.f32.tile = tile_x6;
     fast_engine.f32.tile = tile_x3;
     fast_engine.packed = &AMX_PACKED_OPS;

@@ -5,9 +5,11 @@
 #include "status.h"
 
 /* Below this side one thread does everything: handing out work would cost more. */
-#define SERIAL_SIDE    160u
-#define PANEL_BYTES    (640u << 10) /* a panel of rows in dense_multiply_rows() */
-#define PANEL_ROWS_MAX 192u
+#define SERIAL_SIDE      160u
+#define PACKING_ROWS     32u /* a tile that packs for itself has a multiple of them, … */
+#define PACKING_ROWS_MAX 512u
+#define PANEL_BYTES      (640u << 10) /* a panel of rows in dense_multiply_rows() */
+#define PANEL_ROWS_MAX   192u
 
 size_t dense_stride(uint32_t cols)
 {
@@ -29,10 +31,12 @@ static uint32_t panel_rows(uint32_t cols)
 
 /* The same of f32 that is not converted: one panel, half as wide, so that four times as many rows
  * have room, and more of them read m less often. */
-static uint32_t plain_panel_rows(uint32_t cols)
+static uint32_t plain_panel_rows(const struct engine *engine, uint32_t cols)
 {
     const uint32_t most = 4 * panel_rows(cols);
 
+    if (engine->packs)
+        return most;
     return cols <= 512 ? panel_rows(cols) : most < PANEL_ROWS_MAX ? most : PANEL_ROWS_MAX;
 }
 
@@ -77,6 +81,17 @@ static void grid_task(void *data, uint32_t index, uint32_t worker)
     grid->tile(product, i0, i1, j0, j1, grid->crew->scratch[worker]);
 }
 
+/* Rows of a tile that packs its operands for itself: no more tiles than keep all threads busy. They
+ * do not change a bit. */
+static uint32_t packing_tile_rows(const struct crew *crew, uint32_t rows)
+{
+    const uint32_t threads = crew->pool ? pool_threads(crew->pool) : 1;
+    const uint32_t share = threads > 1 ? rows / (2 * threads) : rows;
+    const uint32_t even = (share / PACKING_ROWS + 1) * PACKING_ROWS;
+
+    return even < PACKING_ROWS_MAX ? even : PACKING_ROWS_MAX;
+}
+
 void dense_product(const struct crew *crew, enum fire_dtype dtype, const struct product *product)
 {
     struct grid grid = { .crew = crew, .product = product, .tile = crew_ops(crew, dtype)->tile };
@@ -84,6 +99,10 @@ void dense_product(const struct crew *crew, enum fire_dtype dtype, const struct 
 
     grid.tile_rows = side <= SERIAL_SIDE ? side : side <= 512 ? 72 : crew->engine->tile_rows;
     grid.tile_cols = side <= 1536 ? 256 : 512;
+    if (crew->engine->packs && dtype == FIRE_F32 && side > SERIAL_SIDE) {
+        grid.tile_rows = packing_tile_rows(crew, product->m);
+        grid.tile_cols = side;
+    }
     grid.columns = (product->n + grid.tile_cols - 1) / grid.tile_cols;
     crew_run(crew, grid.columns * ((product->m + grid.tile_rows - 1) / grid.tile_rows), grid_task,
              &grid);
@@ -438,7 +457,8 @@ void dense_multiply_rows(const struct crew *crew, const struct dense_rows *rows)
 {
     const bool plain = rows->dtype == FIRE_F32 && rows->x_dtype == FIRE_F32;
     struct panels panels = { crew, rows,
-                             plain ? plain_panel_rows(rows->cols) : panel_rows(rows->cols) };
+                             plain ? plain_panel_rows(crew->engine, rows->cols)
+                                   : panel_rows(rows->cols) };
 
     crew_run(crew, (rows->rows + panels.height - 1) / panels.height, panel_task, &panels);
 }

@@ -54,6 +54,7 @@ struct engine {
     const char *name; /* "avx512" */
     size_t scratch_bytes;
     uint32_t tile_rows;          /* of the tiles of large products; does not change a bit of them */
+    bool packs;                  /* f32 tiles pack their operands: few and large ones are best */
     const struct tiny_ops *tiny; /* the way of matrices with few columns */
     const struct packed_ops *packed; /* matrices that stay tiles; NULL without a tile unit */
     void (*narrow)(void *data, size_t count); /* f64 to f32, in place */
