@@ -35,7 +35,8 @@ static void tile(const struct product *product, enum amx_terms terms, uint32_t i
 {
     const bool dense = product->a_shape == PRODUCT_DENSE && product->b_shape == PRODUCT_DENSE;
 
-    if (dense && product->k >= DEPTH_MIN && i1 - i0 >= SIDE_MIN && j1 - j0 >= SIDE_MIN)
+    /* The whole decides, not the tile: tiles are cut as threads are many. */
+    if (dense && product->k >= DEPTH_MIN && product->m >= SIDE_MIN && product->n >= SIDE_MIN)
         AMX_PRODUCT_TILE(product, terms, i0, i1, j0, j1, scratch);
     else
         AMX_BASE.f32.tile(product, i0, i1, j0, j1, scratch);

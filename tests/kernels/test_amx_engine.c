@@ -110,6 +110,57 @@ START_TEST(the_emulated_path_keeps_its_promise)
 }
 END_TEST
 
+/* A pool cuts tiles as its threads are many, and each thread takes what comes: the bits stay. */
+START_TEST(bits_do_not_depend_on_the_threads)
+{
+    static const struct {
+        const char *settings;
+        uint32_t rows, cols;
+    } shapes[] = {
+        { "compute=fast", 172, 140 }, /* packed tiles; an edge of 12 rows and one of 12 columns */
+        { "compute=fast", 300, 170 }, /* split products */
+        { "", 172, 140 },
+    };
+    const size_t count = (size_t)shapes[_i].rows * shapes[_i].cols;
+    const size_t bytes = (count * sizeof(float) + 63) / 64 * 64;
+    float *weights[2] = { aligned_alloc(64, bytes), aligned_alloc(64, bytes) };
+    void *scratch[4];
+    struct fire_options options;
+    struct fire_plan plan;
+
+    options_make(&options, "fire", shapes[_i].settings);
+    projection_plan(&options, shapes[_i].rows, shapes[_i].cols, &plan);
+    const struct engine *engine = amx_engine_emulated(plan.fast);
+
+    for (size_t i = 0; i < 4; i++)
+        scratch[i] =
+            aligned_alloc(64, (dense_scratch_bytes(engine, shapes[_i].cols) + 63) / 64 * 64);
+    for (uint32_t threads = 1; threads <= 4; threads++) {
+        struct polar_space space = { 0 };
+        struct fire_result result = { 0 };
+        struct fire_slot slot = { .weights = weights[threads > 1], .result = &result };
+        struct crew crew = { engine, NULL, scratch, 0, NULL };
+        struct fire_random random;
+
+        fire_random_init(&random, 3);
+        for (size_t i = 0; i < count; i++)
+            weights[threads > 1][i] = (float)fire_random_normal(&random);
+        if (threads > 1)
+            ck_assert_int_eq(pool_open(threads, 0, &crew.pool), FIRE_OK);
+        slot_run(&crew, &plan, &space, &slot);
+        ck_assert_int_eq(result.action, FIRE_ACTION_PROJECTED);
+        ck_assert_msg(memcmp(weights[0], slot.weights, count * sizeof(float)) == 0,
+                      "other bits with %u threads (%s)", threads, result.method);
+        pool_close(crew.pool);
+        polar_space_release(&space);
+    }
+    for (size_t i = 0; i < 4; i++)
+        free(scratch[i]);
+    free(weights[0]);
+    free(weights[1]);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("amx engine");
@@ -120,6 +171,7 @@ int main(void)
     tcase_set_timeout(tcase, 300);
     tcase_add_loop_test(tcase, the_emulated_path_keeps_its_promise, 0,
                         sizeof(cases) / sizeof(cases[0]));
+    tcase_add_loop_test(tcase, bits_do_not_depend_on_the_threads, 0, 3);
     suite_add_tcase(suite, tcase);
     srunner_run_all(runner, CK_NORMAL);
     failed = srunner_ntests_failed(runner);
