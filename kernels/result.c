@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum merge_rule {
@@ -60,11 +61,10 @@ const struct fire_result_field *fire_result_field_at(size_t index)
     return &fields[index].field;
 }
 
-double fire_result_value(const struct fire_result *result, size_t index)
+static double value_at(const struct fire_result *result, size_t index)
 {
     double value;
 
-    FIRE_ASSERT(index < FIELD_COUNT);
     memcpy(&value, (const char *)result + fields[index].field.offset, sizeof(value));
     return value;
 }
@@ -72,6 +72,12 @@ double fire_result_value(const struct fire_result *result, size_t index)
 static void set_value(struct fire_result *result, size_t index, double value)
 {
     memcpy((char *)result + fields[index].field.offset, &value, sizeof(value));
+}
+
+double fire_result_value(const struct fire_result *result, size_t index)
+{
+    FIRE_ASSERT(index < FIELD_COUNT);
+    return value_at(result, index);
 }
 
 void fire_result_init(struct fire_result *result)
@@ -120,8 +126,8 @@ static void merge_method(char *sum, size_t sum_bytes, const char *part)
     }
     if (part[0] == '\0')
         return;
-    if (suffix && sscanf(suffix, " (+%u", &others) != 1)
-        others = 0;
+    if (suffix)
+        others = (unsigned int)strtoul(suffix + strlen(" (+"), NULL, 10);
     snprintf(merged, sizeof(merged), "%.*s (+%u other)", (int)base, sum, others + 1);
     memcpy(sum, merged, strlen(merged) + 1);
 }
@@ -168,8 +174,8 @@ void fire_result_merge(struct fire_result *sum, const struct fire_result *part)
     }
     for (size_t i = 0; i < FIELD_COUNT; i++)
         set_value(sum, i,
-                  merge_value(fields[i].rule, fire_result_value(sum, i), sum->matrices,
-                              fire_result_value(part, i), part_matrices));
+                  merge_value(fields[i].rule, value_at(sum, i), sum->matrices, value_at(part, i),
+                              part_matrices));
     merge_action(sum, part);
     merge_method(sum->method, sizeof(sum->method), part->method);
     if (part->path && sum->path && strcmp(sum->path, part->path) != 0)
