@@ -30,13 +30,17 @@ void AMX_PRODUCT_TILE(const struct product *product, enum amx_terms terms, uint3
 extern const struct packed_ops AMX_PACKED_OPS;
 const struct engine *AMX_ENGINE(bool fast);
 
+/* The whole decides, not the tile: tiles are cut as threads are many. */
+static bool takes(const struct product *product)
+{
+    return product->a_shape == PRODUCT_DENSE && product->b_shape == PRODUCT_DENSE &&
+           product->k >= DEPTH_MIN && product->m >= SIDE_MIN && product->n >= SIDE_MIN;
+}
+
 static void tile(const struct product *product, enum amx_terms terms, uint32_t i0, uint32_t i1,
                  uint32_t j0, uint32_t j1, void *scratch)
 {
-    const bool dense = product->a_shape == PRODUCT_DENSE && product->b_shape == PRODUCT_DENSE;
-
-    /* The whole decides, not the tile: tiles are cut as threads are many. */
-    if (dense && product->k >= DEPTH_MIN && product->m >= SIDE_MIN && product->n >= SIDE_MIN)
+    if (takes(product))
         AMX_PRODUCT_TILE(product, terms, i0, i1, j0, j1, scratch);
     else
         AMX_BASE.f32.tile(product, i0, i1, j0, j1, scratch);
@@ -63,7 +67,7 @@ static void make(void)
     if (exact.scratch_bytes < AMX_SCRATCH_BYTES)
         exact.scratch_bytes = AMX_SCRATCH_BYTES;
     fast_engine = exact;
-    exact.packs = fast_engine.packs = true;
+    exact.packs = fast_engine.packs = takes;
     exact.f32.tile = tile_x6;
     fast_engine.f32.tile = tile_x3;
     fast_engine.packed = &AMX_PACKED_OPS;

@@ -123,16 +123,15 @@ static inline void blend_block(float *block, float alpha, const float *d, size_t
     }
 }
 
-/* Rows 16 half … of a block whose pairs of rows are in two tiles, so many bytes apart, as a tile of
- * rows. */
-static inline void rows_from_pairs(const uint8_t *pairs, size_t apart, uint32_t half, uint8_t *to)
+/* Rows 16 half … of a block whose pairs of rows are in two tiles, as a tile of rows. */
+static inline void rows_from_pairs(const uint8_t *pairs, uint32_t half, uint8_t *to)
 {
     for (uint32_t row = 0; row < TILE_ROWS; row++) {
         const uint8_t *from = pairs + (size_t)(TILE_ROWS * half + row) / 2 * TILE_ROW_BYTES;
 
         for (uint32_t k = 0; k < AMX_DEPTH; k++)
             memcpy(to + row * TILE_ROW_BYTES + (size_t)2 * k,
-                   from + k / TILE_ROWS * apart + (size_t)4 * (k % TILE_ROWS) +
+                   from + k / TILE_ROWS * AMX_TILE_BYTES + (size_t)4 * (k % TILE_ROWS) +
                        (size_t)2 * (row % 2),
                    2);
     }
@@ -316,10 +315,8 @@ AMX_CODE static inline void blend_block(float *block, float alpha, const float *
     }
 }
 
-/* Rows 16 half … of a block whose pairs of rows are in two tiles, so many bytes apart, as a tile of
- * rows. */
-AMX_CODE static inline void rows_from_pairs(const uint8_t *pairs, size_t apart, uint32_t half,
-                                            uint8_t *to)
+/* Rows 16 half … of a block whose pairs of rows are in two tiles, as a tile of rows. */
+AMX_CODE static inline void rows_from_pairs(const uint8_t *pairs, uint32_t half, uint8_t *to)
 {
     const __m512i ascending =
         _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
@@ -332,7 +329,7 @@ AMX_CODE static inline void rows_from_pairs(const uint8_t *pairs, size_t apart, 
     pairs += (size_t)TILE_ROWS / 2 * half * TILE_ROW_BYTES;
     for (uint32_t pair = 0; pair < TILE_ROWS / 2; pair++, pairs += TILE_ROW_BYTES) {
         const __m512i left = _mm512_loadu_si512(pairs);
-        const __m512i right = _mm512_loadu_si512(pairs + apart);
+        const __m512i right = _mm512_loadu_si512(pairs + AMX_TILE_BYTES);
 
         _mm512_storeu_si512(to, _mm512_permutex2var_epi16(left, even, right));
         _mm512_storeu_si512(to + TILE_ROW_BYTES, _mm512_permutex2var_epi16(left, odd, right));

@@ -32,7 +32,7 @@ extern const struct packed_ops AMX_PACKED_OPS;
 #define SCRATCH_SUMS   (GROUP_MAX * CHUNK_MAX * BLOCK_ELEMENTS * 4u)
 
 _Static_assert(SCRATCH_A + SCRATCH_SUMS <= AMX_SCRATCH_BYTES, "a square fits its scratch");
-_Static_assert(PACKED_SIDE_MAX / AMX_BLOCK * 2 * BLOCK_BYTES + 2 * BLOCK_ELEMENTS * 4u <=
+_Static_assert(PACKED_SIDE_MAX / AMX_BLOCK * BLOCK_BYTES + 2 * BLOCK_ELEMENTS * 4u <=
                    AMX_SCRATCH_BYTES,
                "a panel of the longest rows fits the scratch");
 
@@ -44,7 +44,7 @@ static uint32_t blocks_of(uint32_t count)
 /* Block (row block k, column panel j) of a packed matrix. */
 static uint8_t *block_at(const struct packed *packed, uint32_t k, uint32_t j)
 {
-    return packed->tiles + ((size_t)j * blocks_of(packed->rows) + k) * packed->parts * BLOCK_BYTES;
+    return packed->tiles + ((size_t)j * blocks_of(packed->rows) + k) * BLOCK_BYTES;
 }
 
 /* Panels of rows to a task: few where there are few, so that all threads get some. */
@@ -62,8 +62,7 @@ static uint32_t square_group(const struct packed_square *square)
 
 static uint32_t multiply_group(const struct packed_multiply *multiply)
 {
-    const size_t panel =
-        (size_t)blocks_of(multiply->m.rows) * (multiply->low_in ? 2 : 1) * BLOCK_BYTES;
+    const size_t panel = (size_t)blocks_of(multiply->m.rows) * BLOCK_BYTES;
     const size_t fit = SCRATCH_A / panel;
 
     return group_of(blocks_of(multiply->x.rows), fit < 1           ? 1
@@ -72,9 +71,9 @@ static uint32_t multiply_group(const struct packed_multiply *multiply)
 }
 
 #ifdef AMX_PACKED_SHAPES
-size_t packed_bytes(uint32_t rows, uint32_t cols, uint32_t parts)
+size_t packed_bytes(uint32_t rows, uint32_t cols)
 {
-    return (size_t)blocks_of(rows) * blocks_of(cols) * parts * BLOCK_BYTES;
+    return (size_t)blocks_of(rows) * blocks_of(cols) * BLOCK_BYTES;
 }
 
 uint32_t packed_pack_tasks(const struct packed_pack *pack)
@@ -97,11 +96,11 @@ uint32_t packed_multiply_tasks(const struct packed_multiply *multiply)
 }
 #endif
 
-/* A block in f32, packed as it is: so many of its parts, in tiles for `parts` of them. */
-static void pack_block(const float *block, uint32_t wanted, uint32_t parts, uint8_t *to)
+/* A block in f32, packed as it is. */
+static void pack_block(const float *block, uint8_t *to)
 {
-    for (uint32_t side = 0; side < AMX_BLOCK; side += TILE_ROWS, to += parts * AMX_TILE_BYTES)
-        pack_pairs(block + side, AMX_BLOCK, AMX_BLOCK, TILE_ROWS, wanted, to);
+    for (uint32_t side = 0; side < AMX_BLOCK; side += TILE_ROWS, to += AMX_TILE_BYTES)
+        pack_pairs(block + side, AMX_BLOCK, AMX_BLOCK, TILE_ROWS, 1, to);
 }
 
 /* The same block transposed. */
@@ -137,7 +136,7 @@ static void pack_symmetric_panel(const struct packed_pack *pack, uint32_t j, flo
                    within(j * AMX_BLOCK, n, AMX_BLOCK) * sizeof(float));
         if (i == j)
             mirror_block(block);
-        pack_block(block, 1, 1, block_at(&pack->to, i, j));
+        pack_block(block, block_at(&pack->to, i, j));
         if (i != j)
             pack_transposed(block, block_at(&pack->to, j, i));
     }
@@ -160,8 +159,8 @@ static void pack_task(const struct packed_pack *pack, uint32_t task)
 
             for (uint32_t side = 0; side < 2; side++)
                 pack_pairs(from + side * TILE_ROWS, pack->ld, depth,
-                           within(j * AMX_BLOCK + side * TILE_ROWS, to->cols, TILE_ROWS), to->parts,
-                           block_at(to, k, j) + side * to->parts * AMX_TILE_BYTES);
+                           within(j * AMX_BLOCK + side * TILE_ROWS, to->cols, TILE_ROWS), 1,
+                           block_at(to, k, j) + side * AMX_TILE_BYTES);
         }
     }
 }
@@ -193,7 +192,7 @@ static void square_finish(const struct packed_square *square, uint32_t i, uint32
     const uint32_t rows = within(i * AMX_BLOCK, n, AMX_BLOCK);
     const uint32_t columns = within(j * AMX_BLOCK, n, AMX_BLOCK);
     const size_t at = (size_t)i * AMX_BLOCK * square->ld + (size_t)j * AMX_BLOCK;
-    const struct packed to = { square->to, n, n, 1 };
+    const struct packed to = { square->to, n, n };
 
     blend_block(block, (float)square->alpha, square->d ? square->d + at : NULL, square->ld,
                 (float)square->beta, rows, columns);
@@ -205,7 +204,7 @@ static void square_finish(const struct packed_square *square, uint32_t i, uint32
     if (square->upper)
         store_block(block, 1, 0, rows, columns, square->upper + at, square->ld);
     if (to.tiles) {
-        pack_block(block, 1, 1, block_at(&to, i, j));
+        pack_block(block, block_at(&to, i, j));
         if (i != j)
             pack_transposed(block, block_at(&to, j, i));
     }
@@ -217,32 +216,8 @@ static void square_operand(const struct packed *a, uint32_t i, uint32_t k0, uint
 {
     const uint8_t *from = block_at(a, k0, i);
 
-    for (uint32_t tile = 0; tile < 2 * (k1 - k0); tile++)
-        transpose_pairs(from + (size_t)tile * a->parts * AMX_TILE_BYTES,
-                        to + (size_t)tile * AMX_TILE_BYTES);
-}
-
-/* Tiles 0 … 3 += a b over some blocks of depth, `a` of one part, `b` the first of some. */
-static void multiply_first(struct tiles *tiles, const uint8_t *a, const uint8_t *b, uint32_t parts,
-                           uint32_t depth)
-{
-    for (uint32_t k = 0; k < depth; k++, a += BLOCK_BYTES, b += parts * BLOCK_BYTES) {
-        load_a(tiles, a, 1, 0);
-        load_b(tiles, b, parts, 0);
-        dot(tiles);
-    }
-}
-
-/* The same for both parts of `a`, and a `b` of one. */
-static void multiply_both(struct tiles *tiles, const uint8_t *a, const uint8_t *b, uint32_t depth)
-{
-    for (uint32_t k = 0; k < depth; k++, a += 2 * BLOCK_BYTES, b += BLOCK_BYTES) {
-        load_a(tiles, a, 2, 1);
-        load_b(tiles, b, 1, 0);
-        dot(tiles);
-        load_a(tiles, a, 2, 0);
-        dot(tiles);
-    }
+    for (size_t at = 0; at < (size_t)(k1 - k0) * BLOCK_BYTES; at += AMX_TILE_BYTES)
+        transpose_pairs(from + at, to + at);
 }
 
 /* A block of the result that has left the tiles. */
@@ -273,8 +248,8 @@ static void square_depth(const struct packed_square *square, const struct square
                 zero_block(tiles);
             else
                 load_block(tiles, block);
-            multiply_first(tiles, operand + (i - range->i0) * AMX_PANEL_BYTES, b, square->a.parts,
-                           k1 - k0);
+            multiply_panels(tiles, AMX_BF16, operand + (i - range->i0) * AMX_PANEL_BYTES, b,
+                            (size_t)(k1 - k0) * BLOCK_BYTES, BLOCK_BYTES);
             if (waiting.block)
                 square_finish(square, waiting.i, waiting.j, waiting.block);
             unload_block(tiles, block);
@@ -307,20 +282,17 @@ static void square_task(const struct packed_square *square, uint32_t task, void 
 static void multiply_operand(const struct packed_multiply *multiply, uint32_t i, uint8_t *to)
 {
     const struct packed *x = &multiply->x;
-    const uint32_t parts = multiply->low_in ? 2 : 1;
 
     for (uint32_t k = 0; k < blocks_of(x->cols); k++) {
-        for (uint32_t half = 0; half < 2; half++) {
+        for (uint32_t half = 0; half < 2; half++, to += AMX_TILE_BYTES) {
             const uint32_t row = i * AMX_BLOCK + half * TILE_ROWS;
 
-            for (uint32_t part = 0; part < parts && x->tiles; part++)
-                rows_from_pairs(block_at(x, i, k) + part * AMX_TILE_BYTES,
-                                x->parts * AMX_TILE_BYTES, half, to + part * AMX_TILE_BYTES);
-            if (!x->tiles)
+            if (x->tiles)
+                rows_from_pairs(block_at(x, i, k), half, to);
+            else
                 pack_rows(multiply->from + row * multiply->ld + (size_t)k * AMX_BLOCK, multiply->ld,
                           within(row, x->rows, TILE_ROWS),
-                          within(k * AMX_BLOCK, x->cols, AMX_BLOCK), parts, to);
-            to += parts * AMX_TILE_BYTES;
+                          within(k * AMX_BLOCK, x->cols, AMX_BLOCK), 1, to);
         }
     }
 }
@@ -340,7 +312,7 @@ static void multiply_finish(const struct packed_multiply *multiply, const struct
     }
     if (multiply->alpha != 1)
         blend_block(waiting->block, (float)multiply->alpha, NULL, 0, 0, 0, 0);
-    pack_block(waiting->block, multiply->low_out ? 2 : 1, x->parts, block_at(x, i, j));
+    pack_block(waiting->block, block_at(x, i, j));
 }
 
 static void multiply_task(const struct packed_multiply *multiply, uint32_t task, void *scratch)
@@ -349,7 +321,7 @@ static void multiply_task(const struct packed_multiply *multiply, uint32_t task,
     const uint32_t depth = blocks_of(multiply->m.rows), group = multiply_group(multiply);
     const uint32_t i0 = task * group;
     const uint32_t i1 = i0 + within(i0, blocks_of(multiply->x.rows), group);
-    const size_t panel_bytes = (size_t)depth * (multiply->low_in ? 2 : 1) * BLOCK_BYTES;
+    const size_t panel_bytes = (size_t)depth * BLOCK_BYTES;
     float *blocks = scratch;
     uint8_t *operand = (uint8_t *)scratch + 2 * BLOCK_ELEMENTS * sizeof(float);
     struct waiting waiting = { .block = NULL };
@@ -361,12 +333,8 @@ static void multiply_task(const struct packed_multiply *multiply, uint32_t task,
     for (uint32_t j = 0; j < depth; j++) {
         for (uint32_t i = i0; i < i1; i++) {
             zero_block(&tiles);
-            if (multiply->low_in)
-                multiply_both(&tiles, operand + (i - i0) * panel_bytes,
-                              block_at(&multiply->m, 0, j), depth);
-            else
-                multiply_first(&tiles, operand + (i - i0) * panel_bytes,
-                               block_at(&multiply->m, 0, j), 1, depth);
+            multiply_panels(&tiles, AMX_BF16, operand + (i - i0) * panel_bytes,
+                            block_at(&multiply->m, 0, j), panel_bytes, BLOCK_BYTES);
             if (waiting.block)
                 multiply_finish(multiply, &waiting);
             waiting.block = waiting.block == blocks ? blocks + BLOCK_ELEMENTS : blocks;

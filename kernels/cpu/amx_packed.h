@@ -4,8 +4,7 @@
  * is two tiles of 16 columns, each 16 rows of pairs of rows, as the second operand of the tile unit
  * is read. Rows and columns are padded to multiples of 32 with zeros. The first operand of a
  * product is made of the same form on the way: its transpose by exchanging rows and columns of the
- * tiles, itself by parting the pairs. A matrix of two parts keeps beside each tile what is left of
- * its numbers, so that multiplying it by a matrix on the right does not round it.
+ * tiles, itself by parting the pairs.
  *
  * Each function is one task of an operation; tasks of one operation may run in any order on any
  * threads and give the same bits. Products of bf16 are exact, sums are f32. */
@@ -21,13 +20,12 @@
 struct packed {
     uint8_t *tiles; /* packed_bytes(), 64-byte aligned */
     uint32_t rows, cols;
-    uint32_t parts; /* 1 or 2 */
 };
 
-size_t packed_bytes(uint32_t rows, uint32_t cols, uint32_t parts);
+size_t packed_bytes(uint32_t rows, uint32_t cols);
 
 /* `to` = from, f32 with `ld` elements between rows. With `symmetric` only the upper triangle is
- * read, and `to` has one part. */
+ * read. */
 struct packed_pack {
     const float *from;
     size_t ld;
@@ -35,7 +33,7 @@ struct packed_pack {
     bool symmetric;
 };
 
-/* alpha A^T A + beta D + shift I for the first part of A, symmetric. D is n x n f32, its upper
+/* alpha A^T A + beta D + shift I, symmetric. D is n x n f32, its upper
  * triangle read. Results: the upper triangle in f32, or packed and whole, or both. */
 struct packed_square {
     struct packed a;
@@ -43,17 +41,16 @@ struct packed_square {
     const float *d; /* NULL: none; may be `upper` */
     float *upper;   /* NULL: not wanted */
     size_t ld;      /* of d and upper */
-    uint8_t *to;    /* n x n tiles of one part, not those of `a`; NULL: not wanted */
+    uint8_t *to;    /* n x n tiles, not those of `a`; NULL: not wanted */
 };
 
 /* x = alpha x M for a packed x, in place or to f32; or to = alpha x M + beta to for one in f32. */
 struct packed_multiply {
-    struct packed x;      /* tiles NULL: x is `from` */
-    bool low_in, low_out; /* the second part of x is multiplied, and is wanted of the result */
+    struct packed x; /* tiles NULL: x is `from` */
     const float *from;
     float *to;       /* NULL: the result goes to x's tiles; may be `from` */
     size_t ld;       /* of from and to */
-    struct packed m; /* one part, square */
+    struct packed m; /* square */
     double alpha, beta;
 };
 

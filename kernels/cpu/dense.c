@@ -99,7 +99,8 @@ void dense_product(const struct crew *crew, enum fire_dtype dtype, const struct 
 
     grid.tile_rows = side <= SERIAL_SIDE ? side : side <= 512 ? 72 : crew->engine->tile_rows;
     grid.tile_cols = side <= 1536 ? 256 : 512;
-    if (crew->engine->packs && dtype == FIRE_F32 && side > SERIAL_SIDE) {
+    if (dtype == FIRE_F32 && side > SERIAL_SIDE && crew->engine->packs &&
+        crew->engine->packs(product)) {
         grid.tile_rows = packing_tile_rows(crew, product->m);
         grid.tile_cols = side;
     }

@@ -53,9 +53,11 @@ struct packed_ops; /* amx_packed.h */
 struct engine {
     const char *name; /* "avx512" */
     size_t scratch_bytes;
-    uint32_t tile_rows;          /* of the tiles of large products; does not change a bit of them */
-    bool packs;                  /* f32 tiles pack their operands: few and large ones are best */
-    const struct tiny_ops *tiny; /* the way of matrices with few columns */
+    uint32_t tile_rows; /* of the tiles of large products; does not change a bit of them */
+    /* Whether f32 tiles of this product pack their operands themselves, so that few and large ones
+     * are best; other tiles have at most 512 columns. NULL: none do. */
+    bool (*packs)(const struct product *product);
+    const struct tiny_ops *tiny;     /* the way of matrices with few columns */
     const struct packed_ops *packed; /* matrices that stay tiles; NULL without a tile unit */
     void (*narrow)(void *data, size_t count); /* f64 to f32, in place */
     struct engine_ops f32;

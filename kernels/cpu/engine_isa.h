@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine.h"
+#include "status.h"
 #include "tiny.h"
 
 #define INLINE   static inline __attribute__((always_inline))

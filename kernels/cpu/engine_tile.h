@@ -437,6 +437,7 @@ static void TN(tile)(const struct product *product, uint32_t i0, uint32_t i1, ui
                                             p_end - p_begin >= PACK_DEPTH && width >= PACK_ROWS);
     T *packed_b = scratch;
 
+    FIRE_ASSERT(!pack_b || width <= ENGINE_TILE_COLUMNS_MAX);
     depth.pack_a = product->a_transposed && pack_a;
     depth.square = product->a_transposed && product->a == product->b;
     for (uint32_t p = p_begin; p < p_end || first; p += depth.kc) {

@@ -9,6 +9,8 @@
  *   DM    the same with the product in f32, where few singular values are small enough to suffer
  *   gram  D, H and T3 on the r x r side only, one product with X at the end, once l is large enough
  *
+ * Where a tile unit is, compute=fast goes another way first (polar_tiles.c).
+ *
  * What rounding does to the polar factor: an error of G is multiplied by c in the directions whose
  * singular values are below 1/sqrt(c), and an error of the product by a in theirs. So a step in f32
  * may not have an l below 0.01, and the Gram side, which loses the square of the condition number,
@@ -36,7 +38,6 @@
 #define NEAR_SMALL_SIDE     384u /* … and up to this side NEAR_SHARE_SMALL / cols, at least */
 #define NEAR_SHARE_SMALL    0.05
 #define LOWER_NEAR_SMALL    5e-4   /* … what two more steps can finish */
-#define LOWER_FAST          3e-4   /* l of the first step when only the DfI counts */
 #define KNOWN_LOWER         0.2    /* a first estimate for a square x below this may as well be 0 */
 #define MIXED_ERROR         1.1e-5 /* estimated, of the polar factor, that a DM step may cause */
 #define MIXED_ROUNDOFFS     0.6    /* times the root of r, but at least … */
@@ -390,6 +391,17 @@ static void narrow_gram(struct polar *polar, struct attempt *attempt)
     attempt->g_dtype = polar->dtype;
 }
 
+bool polar_rational(struct polar *polar, double lower, double upper_square)
+{
+    const struct weights w = weights_for(lower);
+
+    if (!rational_inverse(polar, polar->dtype, w, upper_square))
+        return false;
+    rational_apply(polar, polar->dtype, polar->dtype, w, upper_square);
+    polar_note(polar, "D");
+    return true;
+}
+
 static enum verdict step_down(struct polar *polar, struct attempt *attempt, double lower,
                               enum fire_dtype product, const char *name)
 {
@@ -436,7 +448,7 @@ static enum verdict step_near(struct polar *polar, struct attempt *attempt)
     enum fire_dtype product = FIRE_F64;
 
     if (polar->plan->fast)
-        return step_down(polar, attempt, LOWER_FAST, FIRE_F32, "D");
+        return step_down(polar, attempt, POLAR_LOWER_FAST, FIRE_F32, "D");
     if (attempt->g_dtype != FIRE_F64)
         make_gram(polar, attempt, true);
     if (!rational_inverse(polar, FIRE_F64, w, known->upper_square))

@@ -12,6 +12,7 @@
 #include "statistics.h"
 
 #define POLAR_METHOD_BYTES 64
+#define POLAR_LOWER_FAST   3e-4 /* l of the first step when only the DfI counts */
 
 /* The working arrays for one matrix of a shape; reused from matrix to matrix. */
 struct polar_space {
@@ -93,6 +94,10 @@ void polar_note_before(struct polar *polar, const void *g, enum fire_dtype dtype
 double polar_bound_max(const struct fire_plan *plan);
 
 FIRE_NODISCARD enum fire_status polar_converge(struct polar *polar);
+
+/* The rational step D for the G of x in space->g, divided by `upper_square`, and singular values from
+ * `lower` to 1. False: G was not positive definite. */
+bool polar_rational(struct polar *polar, double lower, double upper_square);
 
 /* Whether the way of packed bf16 serves the plan on this engine, and that way. FIRE_BAD_REQUEST: it
  * has not come to an end, and x is lost. */

@@ -94,7 +94,7 @@ enum fire_status polar_space_gram(struct polar_space *space, enum fire_dtype dty
 
 size_t polar_space_tiles_bytes(uint32_t rows, uint32_t cols)
 {
-    return packed_bytes(rows, cols, 2) + 2 * packed_bytes(cols, cols, 1);
+    return packed_bytes(rows, cols) + 2 * packed_bytes(cols, cols);
 }
 
 enum fire_status polar_space_tiles(struct polar_space *space)

@@ -1,13 +1,14 @@
-/* The way of compute=fast where there is a tile unit: X and everything on the r x r side stay packed
- * bf16 (amx_packed.h) while a minimax chain brings all singular values near 1; then f32 again, G in
- * split bf16, and
+/* The way of compute=fast where there is a tile unit. One rational step lifts small singular values;
+ * then X and everything on the r x r side stay packed bf16 (amx_packed.h) while a short minimax chain
+ * brings all of them near 1; then f32 again, G in split bf16, and corrections until the DfI is
+ * measured below the target.
  *
+ *   D     the rational step of polar.c, in f32 and split bf16; not for what is well conditioned
+ *   P9    X (a (G^2 + b G + c)^2 + d G + e), a step of a chain of minimax_coefficients.h
  *   E5    X + X (E/2 + 3/8 E^2), E = I - G, whose product is so small beside X that bf16 will do
  *
- * until the DfI is measured below the target. X has two parts as long as what it would lose as bf16
- * may still be lifted: otherwise small singular values, and those that are none, would be noise. A
- * second, short chain takes what the first has left. What comes to no end is ill conditioned or has
- * a rank defect, and is left to polar.c's own starts. */
+ * A second chain takes what the first has left. What comes to no end then is ill conditioned or has a
+ * rank defect, and is left to polar.c's own starts: lifting it further in bf16 would lift noise. */
 #include <math.h>
 #include <string.h>
 
@@ -18,10 +19,8 @@
 
 #define TILES_SIDE_MIN 128u
 #define TILES_CUSHION  0.04 /* of chains whose products are bf16 */
-#define TILES_SHARE    0.1  /* sigma_min / sigma_max of a random square is rarely below share / r */
+#define TILES_LOWER    0.1  /* lower end of a chain after D, and of a second one */
 #define TILES_KNOWN    0.2  /* a Lanczos estimate below this may as well be 0 */
-#define TILES_AGAIN    0.1  /* lower end of the chains after the first */
-#define TILES_GAIN     64.0 /* of what is left of a chain: bf16 may round x where it is less */
 #define TILES_CHAINS   2u   /* at most */
 #define TILES_TAILS    6u   /* likewise */
 #define TAIL_REACH     0.6  /* sqrt(DfI) from which E5 makes it smaller for sure */
@@ -76,9 +75,9 @@ static void way_open(struct way *way, struct polar *polar)
     way->polar = polar;
     way->job.ops = polar->crew->engine->packed;
     way->job.crew = polar->crew;
-    way->x = (struct packed){ tiles, rows, n, 2 };
-    way->first = (struct packed){ tiles + packed_bytes(rows, n, 2), n, n, 1 };
-    way->second = (struct packed){ way->first.tiles + packed_bytes(n, n, 1), n, n, 1 };
+    way->x = (struct packed){ tiles, rows, n };
+    way->first = (struct packed){ tiles + packed_bytes(rows, n), n, n };
+    way->second = (struct packed){ way->first.tiles + packed_bytes(n, n), n, n };
     way->upper_square = 1;
 }
 
@@ -101,6 +100,17 @@ static void multiply(struct way *way, struct packed_multiply multiply)
     crew_run(way->polar->crew, packed_multiply_tasks(&way->job.multiply), multiply_one, &way->job);
 }
 
+/* G of packed x. */
+static void gram(struct way *way)
+{
+    const struct polar_space *space = way->polar->space;
+
+    square(
+        way,
+        (struct packed_square){
+            .a = way->x, .alpha = 1, .upper = space->g, .ld = space->ld, .to = way->first.tiles });
+}
+
 /* --- the chain ------------------------------------------------------------------------------- */
 
 static const struct minimax_chain *chain_for(double lower)
@@ -117,8 +127,8 @@ static const struct minimax_chain *chain_for(double lower)
     return best;
 }
 
-/* The first G, and from its spectrum the scale of x and a chain. Statistics want better than bf16:
- * G is then a product in split bf16. */
+/* The first G, and from its spectrum the scale of x; then D unless the chain alone will do. Leaves x
+ * packed and G of it in `first` and, in f32, in space->g. NULL: there is no such way. */
 static const struct minimax_chain *begin(struct way *way)
 {
     struct polar *polar = way->polar;
@@ -127,17 +137,8 @@ static const struct minimax_chain *begin(struct way *way)
     struct lanczos lanczos;
     double dfi, sum, trace;
 
-    if (polar->plan->statistics & FIRE_STATISTICS_BASIC) {
-        polar_gram(polar);
-        polar_note_before(polar, space->g, FIRE_F32);
-        pack(way, space->g, way->first, true);
-    } else {
-        square(way, (struct packed_square){ .a = way->x,
-                                            .alpha = 1,
-                                            .upper = space->g,
-                                            .ld = space->ld,
-                                            .to = way->first.tiles });
-    }
+    polar_gram(polar);
+    polar_note_before(polar, space->g, FIRE_F32);
     ops->sums(space->g, space->ld, space->cols, 1, &dfi, &sum, &trace);
     if (!isfinite(sum))
         return NULL;
@@ -145,17 +146,17 @@ static const struct minimax_chain *begin(struct way *way)
     way->upper_square = fmin(1.05 * lanczos.value[lanczos.count - 1], sqrt(sum));
     const double seen = 0.8 * sqrt(fmax(lanczos.value[0], 0) / way->upper_square);
 
-    return chain_for(seen >= TILES_KNOWN ? seen : TILES_SHARE / space->cols);
-}
-
-/* Whether what x loses as bf16 before step `i` may still be lifted to where it counts. */
-static bool is_far(const struct minimax_chain *chain, uint32_t i)
-{
-    double gain = 1;
-
-    for (; i < chain->step_count; i++)
-        gain *= chain->step[i].power[0];
-    return gain > TILES_GAIN;
+    if (seen >= TILES_KNOWN) {
+        pack(way, space->x, way->x, false);
+        pack(way, space->g, way->first, true);
+        return chain_for(seen);
+    }
+    if (!polar_rational(polar, POLAR_LOWER_FAST, way->upper_square))
+        return NULL;
+    way->upper_square = 1;
+    pack(way, space->x, way->x, false);
+    gram(way);
+    return chain_for(TILES_LOWER);
 }
 
 /* Step i of a chain, x <- x r(G), for the G in `first` and, in f32, in space->g:
@@ -181,8 +182,6 @@ static void chain_step(struct way *way, const struct minimax_chain *chain, uint3
                                         .ld = space->ld,
                                         .to = way->first.tiles });
     multiply(way, (struct packed_multiply){ .x = way->x,
-                                            .low_in = is_far(chain, i),
-                                            .low_out = !last && is_far(chain, i + 1),
                                             .to = last ? space->x : NULL,
                                             .ld = space->ld,
                                             .m = way->first,
@@ -195,15 +194,9 @@ static void chain_step(struct way *way, const struct minimax_chain *chain, uint3
 /* A chain on packed x, whose first G is there; leaves x in f32. */
 static void run_chain(struct way *way, const struct minimax_chain *chain)
 {
-    struct polar_space *space = way->polar->space;
-
     for (uint32_t i = 0; i < chain->step_count; i++) {
         if (i > 0)
-            square(way, (struct packed_square){ .a = way->x,
-                                                .alpha = 1,
-                                                .upper = space->g,
-                                                .ld = space->ld,
-                                                .to = way->first.tiles });
+            gram(way);
         chain_step(way, chain, i);
     }
 }
@@ -223,7 +216,7 @@ static void tail_step(struct way *way)
                                         .d = space->g,
                                         .ld = space->ld,
                                         .to = way->second.tiles });
-    multiply(way, (struct packed_multiply){ .x = { NULL, space->rows, space->cols, 1 },
+    multiply(way, (struct packed_multiply){ .x = { NULL, space->rows, space->cols },
                                             .from = space->x,
                                             .to = space->x,
                                             .ld = space->ld,
@@ -253,7 +246,6 @@ enum fire_status polar_tiles_converge(struct polar *polar)
     if (polar_load(polar, FIRE_F32) != FIRE_OK || polar_space_tiles(space) != FIRE_OK)
         return FIRE_NO_MEMORY;
     way_open(&way, polar);
-    pack(&way, space->x, way.x, false);
     chain = begin(&way);
     if (!chain)
         return FIRE_BAD_REQUEST;
@@ -274,7 +266,7 @@ enum fire_status polar_tiles_converge(struct polar *polar)
         } else if (++chains <= TILES_CHAINS) {
             pack(&way, space->x, way.x, false);
             pack(&way, space->g, way.first, true);
-            run_chain(&way, chain_for(TILES_AGAIN));
+            run_chain(&way, chain_for(TILES_LOWER));
         }
     }
     return FIRE_BAD_REQUEST;

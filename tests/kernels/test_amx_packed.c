@@ -49,10 +49,10 @@ struct problem {
     void *scratch;
 };
 
-static struct packed tiles_make(uint32_t rows, uint32_t cols, uint32_t parts)
+static struct packed tiles_make(uint32_t rows, uint32_t cols)
 {
-    const size_t bytes = packed_bytes(rows, cols, parts);
-    const struct packed packed = { allocate(bytes), rows, cols, parts };
+    const size_t bytes = packed_bytes(rows, cols);
+    const struct packed packed = { allocate(bytes), rows, cols };
 
     memset(packed.tiles, 0xff, bytes); /* NaN: what is not written is not to be used */
     return packed;
@@ -84,9 +84,9 @@ static void problem_init(struct problem *problem, uint32_t rows, uint32_t n)
     }
     problem->upper = array_make(n, n, problem->ld, NULL);
     problem->y = array_make(rows, n, problem->ld, NULL);
-    problem->x_tiles = tiles_make(rows, n, 2);
-    problem->square = tiles_make(n, n, 1);
-    problem->symmetric = tiles_make(n, n, 1);
+    problem->x_tiles = tiles_make(rows, n);
+    problem->square = tiles_make(n, n);
+    problem->symmetric = tiles_make(n, n);
     problem->scratch = allocate(AMX_SCRATCH_BYTES);
 }
 
@@ -192,19 +192,17 @@ START_TEST(results_are_packed_as_they_are_stored)
     pack(&amx_emulated_plain_packed,
          (struct packed_pack){ problem.upper, problem.ld, problem.symmetric, true });
     ck_assert_mem_eq(problem.square.tiles, problem.symmetric.tiles,
-                     packed_bytes(problem.n, problem.n, 1));
+                     packed_bytes(problem.n, problem.n));
     problem_release(&problem);
 }
 END_TEST
 
 /* y = x D by each way there is. */
-enum way { WAY_F32, WAY_FIRST_PART, WAY_BOTH_PARTS, WAY_IN_PLACE, WAY_ADDED, WAY_COUNT };
+enum way { WAY_F32, WAY_PACKED, WAY_IN_PLACE, WAY_ADDED, WAY_COUNT };
 
 static void run_multiply(struct problem *problem, const struct packed_ops *ops, enum way way)
 {
     struct packed_multiply job = { .x = problem->x_tiles,
-                                   .low_in = way == WAY_BOTH_PARTS || way == WAY_IN_PLACE,
-                                   .low_out = way == WAY_IN_PLACE,
                                    .from = problem->x,
                                    .to = problem->y,
                                    .ld = problem->ld,
@@ -271,45 +269,15 @@ START_TEST(all_ways_give_the_same_bits)
     problem_init(&tiles, shapes[_i].rows, shapes[_i].n);
     bytes = f32.rows * f32.ld * sizeof(float);
     run_multiply(&f32, ops, WAY_F32);
-    run_multiply(&tiles, ops, WAY_FIRST_PART);
+    run_multiply(&tiles, ops, WAY_PACKED);
     ck_assert_mem_eq(f32.y, tiles.y, bytes);
 
-    run_multiply(&f32, ops, WAY_BOTH_PARTS);
+    run_multiply(&f32, ops, WAY_F32);
     run_multiply(&tiles, ops, WAY_IN_PLACE);
     pack(ops, (struct packed_pack){ f32.y, f32.ld, f32.x_tiles, false });
-    ck_assert_mem_eq(f32.x_tiles.tiles, tiles.x_tiles.tiles, packed_bytes(f32.rows, f32.n, 2));
+    ck_assert_mem_eq(f32.x_tiles.tiles, tiles.x_tiles.tiles, packed_bytes(f32.rows, f32.n));
     problem_release(&f32);
     problem_release(&tiles);
-}
-END_TEST
-
-/* The second part takes away what rounding x costs: with a D that bf16 holds, nearly all of it. */
-START_TEST(two_parts_of_x_are_not_rounded)
-{
-    double errors[2];
-
-    for (int both = 0; both < 2; both++) {
-        struct problem problem;
-        double error = 0, size = 0;
-
-        problem_init(&problem, 64, 64);
-        for (uint32_t i = 0; i < 64; i++) {
-            for (uint32_t j = i; j < 64; j++)
-                problem.d[i * problem.ld + j] = roundf(16 * problem.d[i * problem.ld + j]);
-        }
-        run_multiply(&problem, &amx_emulated_plain_packed, both ? WAY_BOTH_PARTS : WAY_FIRST_PART);
-        for (uint32_t i = 0; i < 64; i++) {
-            for (uint32_t j = 0; j < 64; j++) {
-                const double want = product_at(&problem, i, j, WAY_F32);
-
-                error += pow(problem.y[i * problem.ld + j] - want, 2);
-                size += want * want;
-            }
-        }
-        errors[both] = sqrt(error / size);
-        problem_release(&problem);
-    }
-    ck_assert_msg(errors[0] > 5e-4 && errors[1] < 1e-5, "%g and %g", errors[0], errors[1]);
 }
 END_TEST
 
@@ -325,14 +293,14 @@ static void assert_same_bits(const struct packed_ops *ops, int shape, float scal
 
     run_square(&want, &amx_emulated_plain_packed);
     run_square(&got, ops);
-    ck_assert_mem_eq(want.x_tiles.tiles, got.x_tiles.tiles, packed_bytes(want.rows, want.n, 2));
+    ck_assert_mem_eq(want.x_tiles.tiles, got.x_tiles.tiles, packed_bytes(want.rows, want.n));
     ck_assert_mem_eq(want.upper, got.upper, want.n * want.ld * sizeof(float));
-    ck_assert_mem_eq(want.square.tiles, got.square.tiles, packed_bytes(want.n, want.n, 1));
+    ck_assert_mem_eq(want.square.tiles, got.square.tiles, packed_bytes(want.n, want.n));
     for (enum way way = 0; way < WAY_COUNT; way++) {
         run_multiply(&want, &amx_emulated_plain_packed, way);
         run_multiply(&got, ops, way);
         ck_assert_msg(memcmp(want.y, got.y, bytes) == 0, "way %d, scale %g", way, (double)scale);
-        ck_assert_mem_eq(want.x_tiles.tiles, got.x_tiles.tiles, packed_bytes(want.rows, want.n, 2));
+        ck_assert_mem_eq(want.x_tiles.tiles, got.x_tiles.tiles, packed_bytes(want.rows, want.n));
     }
     problem_release(&want);
     problem_release(&got);
@@ -377,7 +345,6 @@ int main(void)
     tcase_add_loop_test(tcase, results_are_packed_as_they_are_stored, 0, COUNT(shapes));
     tcase_add_loop_test(tcase, products_agree_with_float64, 0, COUNT(shapes) * WAY_COUNT);
     tcase_add_loop_test(tcase, all_ways_give_the_same_bits, 0, COUNT(shapes));
-    tcase_add_test(tcase, two_parts_of_x_are_not_rounded);
     tcase_add_loop_test(tcase, vector_packing_gives_the_same_bits, 0, COUNT(shapes));
     tcase_add_loop_test(tcase, the_real_unit_gives_the_same_bits, 0, COUNT(shapes));
     suite_add_tcase(suite, tcase);
