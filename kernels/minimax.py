@@ -33,7 +33,7 @@ decimal.getcontext().prec = 60
 Number = decimal.Decimal
 
 HEADER = pathlib.Path(__file__).with_name("minimax_coefficients.h")
-LOWERS = ("1e-1", "3e-2", "1e-2", "3e-3", "1e-3", "3e-4", "1e-4", "5e-5")
+LOWERS = ("1e-1", "3e-2", "1e-2", "3e-3", "1e-3", "1e-4")
 CUSHIONS = ("0", "0.02", "0.04")
 DEGREE = 9
 STEPS_MAX = 8

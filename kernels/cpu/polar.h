@@ -95,8 +95,8 @@ double polar_bound_max(const struct fire_plan *plan);
 
 FIRE_NODISCARD enum fire_status polar_converge(struct polar *polar);
 
-/* The rational step D for the G of x in space->g, divided by `upper_square`, and singular values from
- * `lower` to 1. False: G was not positive definite. */
+/* The rational step D for the G of x in space->g, divided by `upper_square`, and singular values
+ * from `lower` to 1. False: G was not positive definite. */
 bool polar_rational(struct polar *polar, double lower, double upper_square);
 
 /* Whether the way of packed bf16 serves the plan on this engine, and that way. FIRE_BAD_REQUEST: it

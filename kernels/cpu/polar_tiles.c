@@ -1,14 +1,15 @@
-/* The way of compute=fast where there is a tile unit. One rational step lifts small singular values;
- * then X and everything on the r x r side stay packed bf16 (amx_packed.h) while a short minimax chain
- * brings all of them near 1; then f32 again, G in split bf16, and corrections until the DfI is
- * measured below the target.
+/* The way of compute=fast where there is a tile unit, for what is not known to be well conditioned.
+ * One rational step lifts small singular values; then X and everything on the r x r side stay packed
+ * bf16 (amx_packed.h) while a short minimax chain brings all of them near 1; then f32 again, G in
+ * split bf16, and corrections until the DfI is measured below the target.
  *
- *   D     the rational step of polar.c, in f32 and split bf16; not for what is well conditioned
+ *   D     the rational step of polar.c, in f32 and split bf16
  *   P9    X (a (G^2 + b G + c)^2 + d G + e), a step of a chain of minimax_coefficients.h
  *   E5    X + X (E/2 + 3/8 E^2), E = I - G, whose product is so small beside X that bf16 will do
  *
- * A second chain takes what the first has left. What comes to no end then is ill conditioned or has a
- * rank defect, and is left to polar.c's own starts: lifting it further in bf16 would lift noise. */
+ * A second chain takes what the first has left. What comes to no end then is ill conditioned or
+ * has a rank defect, and is left to polar.c's own starts: lifting it further in bf16 would lift
+ * noise. */
 #include <math.h>
 #include <string.h>
 
@@ -19,11 +20,12 @@
 
 #define TILES_SIDE_MIN 128u
 #define TILES_CUSHION  0.04 /* of chains whose products are bf16 */
-#define TILES_LOWER    0.1  /* lower end of a chain after D, and of a second one */
+#define TILES_LOWER    0.1  /* lower end of the chains */
 #define TILES_KNOWN    0.2  /* a Lanczos estimate below this may as well be 0 */
 #define TILES_CHAINS   2u   /* at most */
 #define TILES_TAILS    6u   /* likewise */
 #define TAIL_REACH     0.6  /* sqrt(DfI) from which E5 makes it smaller for sure */
+#define TILES_NEAR     0.5  /* of the scale-free DfI: nearly an isometry */
 #define LONG_ASPECT    1.5
 
 /* Everything a task needs. */
@@ -62,7 +64,6 @@ struct way {
     struct polar *polar;
     struct tiles_job job;
     struct packed x, first, second; /* the latter two are cols x cols */
-    double upper_square;            /* G is divided by this */
 };
 
 static void way_open(struct way *way, struct polar *polar)
@@ -78,7 +79,6 @@ static void way_open(struct way *way, struct polar *polar)
     way->x = (struct packed){ tiles, rows, n };
     way->first = (struct packed){ tiles + packed_bytes(rows, n), n, n };
     way->second = (struct packed){ way->first.tiles + packed_bytes(n, n), n, n };
-    way->upper_square = 1;
 }
 
 /* `to` = the array, or the symmetric matrix in its upper triangle. */
@@ -113,91 +113,76 @@ static void gram(struct way *way)
 
 /* --- the chain ------------------------------------------------------------------------------- */
 
-static const struct minimax_chain *chain_for(double lower)
+static const struct minimax_chain *chain_of_tiles(void)
 {
-    const struct minimax_chain *best = NULL;
+    const struct minimax_chain *found = NULL;
 
     for (size_t i = 0; i < MINIMAX_CHAIN_COUNT; i++) {
-        const struct minimax_chain *chain = &minimax_chains[i];
-
-        if (chain->cushion == TILES_CUSHION && (!best || best->lower > lower))
-            best = chain;
+        if (minimax_chains[i].cushion == TILES_CUSHION && minimax_chains[i].lower == TILES_LOWER)
+            found = &minimax_chains[i];
     }
-    FIRE_ASSERT(best != NULL); /* the table has chains with that cushion */
-    return best;
+    FIRE_ASSERT(found != NULL); /* the table has it */
+    return found;
 }
 
-/* The first G, and from its spectrum the scale of x; then D unless the chain alone will do. Leaves x
- * packed and G of it in `first` and, in f32, in space->g. NULL: there is no such way. */
-static const struct minimax_chain *begin(struct way *way)
+/* The first G, and from its spectrum the scale of x; then D. False: polar.c knows better ways for
+ * this matrix. */
+static bool begin(struct polar *polar)
 {
-    struct polar *polar = way->polar;
     struct polar_space *space = polar->space;
     const struct engine_ops *ops = crew_ops(polar->crew, FIRE_F32);
     struct lanczos lanczos;
-    double dfi, sum, trace;
+    double dfi, square_sum, trace;
 
     polar_gram(polar);
     polar_note_before(polar, space->g, FIRE_F32);
-    ops->sums(space->g, space->ld, space->cols, 1, &dfi, &sum, &trace);
-    if (!isfinite(sum))
-        return NULL;
+    ops->sums(space->g, space->ld, space->cols, 1, &dfi, &square_sum, &trace);
+    if (!isfinite(square_sum) || space->cols - trace * trace / square_sum < TILES_NEAR)
+        return false;
     lanczos_run(ops, space->g, space->ld, space->cols, space->vectors, &lanczos);
-    way->upper_square = fmin(1.05 * lanczos.value[lanczos.count - 1], sqrt(sum));
-    const double seen = 0.8 * sqrt(fmax(lanczos.value[0], 0) / way->upper_square);
+    const double upper_square = fmin(1.05 * lanczos.value[lanczos.count - 1], sqrt(square_sum));
 
-    if (seen >= TILES_KNOWN) {
-        pack(way, space->x, way->x, false);
-        pack(way, space->g, way->first, true);
-        return chain_for(seen);
-    }
-    if (!polar_rational(polar, POLAR_LOWER_FAST, way->upper_square))
-        return NULL;
-    way->upper_square = 1;
-    pack(way, space->x, way->x, false);
-    gram(way);
-    return chain_for(TILES_LOWER);
+    if (lanczos.value[0] >= TILES_KNOWN * TILES_KNOWN * upper_square)
+        return false;
+    return polar_rational(polar, POLAR_LOWER_FAST, upper_square);
 }
 
-/* Step i of a chain, x <- x r(G), for the G in `first` and, in f32, in space->g:
- * r(G) = a (G^2 + b G + c)^2 + d G + e. After the last one x is f32. */
-static void chain_step(struct way *way, const struct minimax_chain *chain, uint32_t i)
+/* x <- x r(G) for the G in `first` and, in f32, in space->g: r(G) = a (G^2 + b G + c)^2 + d G + e.
+ * `to`: NULL while x stays packed, else where it goes as f32. */
+static void chain_step(struct way *way, const double *c, float *to)
 {
     struct polar_space *space = way->polar->space;
-    const double *c = chain->step[i].squared, factor = 1 / way->upper_square;
-    const bool last = i + 1 == chain->step_count;
 
     square(way, (struct packed_square){ .a = way->first,
-                                        .alpha = factor * factor,
-                                        .beta = factor * c[1],
+                                        .alpha = 1,
+                                        .beta = c[1],
                                         .shift = c[2],
                                         .d = space->g,
                                         .ld = space->ld,
                                         .to = way->second.tiles });
     square(way, (struct packed_square){ .a = way->second,
                                         .alpha = c[0],
-                                        .beta = factor * c[3],
+                                        .beta = c[3],
                                         .shift = c[4],
                                         .d = space->g,
                                         .ld = space->ld,
                                         .to = way->first.tiles });
-    multiply(way, (struct packed_multiply){ .x = way->x,
-                                            .to = last ? space->x : NULL,
-                                            .ld = space->ld,
-                                            .m = way->first,
-                                            .alpha = sqrt(factor) });
-    way->upper_square = 1;
+    multiply(way, (struct packed_multiply){
+                      .x = way->x, .to = to, .ld = space->ld, .m = way->first, .alpha = 1 });
     way->polar->steps++;
     polar_note(way->polar, "P9");
 }
 
-/* A chain on packed x, whose first G is there; leaves x in f32. */
-static void run_chain(struct way *way, const struct minimax_chain *chain)
+/* A chain on x. */
+static void run_chain(struct way *way)
 {
+    const struct minimax_chain *chain = chain_of_tiles();
+    struct polar_space *space = way->polar->space;
+
+    pack(way, space->x, way->x, false);
     for (uint32_t i = 0; i < chain->step_count; i++) {
-        if (i > 0)
-            gram(way);
-        chain_step(way, chain, i);
+        gram(way);
+        chain_step(way, chain->step[i].squared, i + 1 < chain->step_count ? NULL : space->x);
     }
 }
 
@@ -239,17 +224,15 @@ enum fire_status polar_tiles_converge(struct polar *polar)
 {
     struct polar_space *space = polar->space;
     const struct engine_ops *ops = crew_ops(polar->crew, FIRE_F32);
-    const struct minimax_chain *chain;
     uint32_t chains = 1, tails = 0;
     struct way way;
 
     if (polar_load(polar, FIRE_F32) != FIRE_OK || polar_space_tiles(space) != FIRE_OK)
         return FIRE_NO_MEMORY;
-    way_open(&way, polar);
-    chain = begin(&way);
-    if (!chain)
+    if (!begin(polar))
         return FIRE_BAD_REQUEST;
-    run_chain(&way, chain);
+    way_open(&way, polar);
+    run_chain(&way);
     while (chains <= TILES_CHAINS && tails <= TILES_TAILS) {
         double square, trace;
 
@@ -264,9 +247,7 @@ enum fire_status polar_tiles_converge(struct polar *polar)
             tails++;
             tail_step(&way);
         } else if (++chains <= TILES_CHAINS) {
-            pack(&way, space->x, way.x, false);
-            pack(&way, space->g, way.first, true);
-            run_chain(&way, chain_for(TILES_LOWER));
+            run_chain(&way);
         }
     }
     return FIRE_BAD_REQUEST;

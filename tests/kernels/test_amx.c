@@ -12,6 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tiles.h"
+
 void amx_emulated_plain(const struct product *product, enum amx_terms terms, uint32_t i0,
                         uint32_t i1, uint32_t j0, uint32_t j1, void *scratch);
 void amx_emulated_avx512(const struct product *product, enum amx_terms terms, uint32_t i0,
@@ -24,31 +26,6 @@ static bool memory_is_out;
 void *__wrap_aligned_alloc(size_t alignment, size_t bytes)
 {
     return memory_is_out ? NULL : __real_aligned_alloc(alignment, bytes);
-}
-
-static bool has_avx512(void)
-{
-#if defined(__x86_64__)
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-#else
-    return false;
-#endif
-}
-
-static void *allocate(size_t bytes)
-{
-    void *memory = aligned_alloc(64, (bytes + 63) / 64 * 64);
-
-    ck_assert_ptr_nonnull(memory);
-    return memory;
-}
-
-/* In (-1, 1), 24 bits. */
-static float draw(uint64_t *state)
-{
-    *state = *state * 6364136223846793005u + 1442695040888963407u;
-    return (float)(int32_t)(*state >> 40) * 0x1p-23f - 1.0f;
 }
 
 /* The emulation */

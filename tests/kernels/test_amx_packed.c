@@ -1,5 +1,5 @@
-/* Matrices that stay tiles, on emulated tile instructions; with AVX-512 packing and on the real unit
- * where those are to be had: all three give the same bits. */
+/* Matrices that stay tiles, on emulated tile instructions; with AVX-512 packing and on the real
+ * unit where those are to be had: all three give the same bits. */
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -8,36 +8,12 @@
 
 #include "amx.h"
 #include "amx_packed.h"
+#include "tiles.h"
 
 extern const struct packed_ops amx_emulated_plain_packed;
 extern const struct packed_ops amx_emulated_avx512_packed;
 
 #define BF16_ERROR 6e-3 /* relative, of one or two products whose factors were rounded to bf16 */
-
-static bool has_avx512(void)
-{
-#if defined(__x86_64__)
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-#else
-    return false;
-#endif
-}
-
-static void *allocate(size_t bytes)
-{
-    void *memory = aligned_alloc(64, (bytes + 63) / 64 * 64);
-
-    ck_assert_ptr_nonnull(memory);
-    return memory;
-}
-
-/* In (-1, 1), 24 bits. */
-static float draw(uint64_t *state)
-{
-    *state = *state * 6364136223846793005u + 1442695040888963407u;
-    return (float)(int32_t)(*state >> 40) * 0x1p-23f - 1.0f;
-}
 
 /* x of rows x n, D of n x n of which only the upper triangle may be read, and everything that is
  * made of them. What lies outside of the matrices is NaN, to show that it is not used. */
