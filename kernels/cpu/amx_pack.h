@@ -239,7 +239,8 @@ AMX_CODE static inline void pack_pairs(const float *from, size_t stride, uint32_
 }
 
 /* Exchanges rows and columns of a tile's 16 x 16 pairs; both may be one tile. First within 4 x 4 of
- * them: after that quad[4 g + c] has, in its 128-bit lane l, column 4 l + c of rows 4 g … 4 g + 3. */
+ * them: after that quad[4 g + c] has, in its 128-bit lane l, column 4 l + c of rows 4 g … 4 g + 3.
+ */
 AMX_CODE static inline void transpose_pairs(const uint8_t *tile, uint8_t *tiles)
 {
     __m512i half[16], quad[16];

@@ -1,7 +1,7 @@
 /* The way of compute=fast where there is a tile unit, for what is not known to be well conditioned.
- * One rational step lifts small singular values; then X and everything on the r x r side stay packed
- * bf16 (amx_packed.h) while a short minimax chain brings all of them near 1; then f32 again, G in
- * split bf16, and corrections until the DfI is measured below the target.
+ * One rational step lifts small singular values; then X and everything on the r x r side stay
+ * packed bf16 (amx_packed.h) while a short minimax chain brings all of them near 1; then f32 again,
+ * G in split bf16, and corrections until the DfI is measured below the target.
  *
  *   D     the rational step of polar.c, in f32 and split bf16
  *   P9    X (a (G^2 + b G + c)^2 + d G + e), a step of a chain of minimax_coefficients.h
