@@ -2,9 +2,9 @@
  *
  * A packed matrix is a list of panels of 32 columns; a panel is a list of blocks of 32 rows; a
  * block is two tiles of 16 columns, each 16 rows of pairs of rows, as the second operand of the
- * tile unit is read. Rows and columns are padded to multiples of 32 with zeros. The first operand of
- * a product is made of the same form on the way: its transpose by exchanging rows and columns of the
- * tiles, itself by parting the pairs.
+ * tile unit is read. Rows and columns are padded to multiples of 32 with zeros. The first operand
+ * of a product is made of the same form on the way: its transpose by exchanging rows and columns
+ * of the tiles, itself by parting the pairs.
  *
  * Each function is one task of an operation; tasks of one operation may run in any order on any
  * threads and give the same bits. Products of bf16 are exact, sums are f32. */
