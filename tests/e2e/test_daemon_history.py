@@ -43,15 +43,25 @@ def report(one, run, *parts, **fields):
                                timeout=WAIT_S)
 
 
-def query(one, run, **fields):
-    """{(layer, statistic): {step: value}} of everything, as it was sent."""
-    answer = monitor(one).Query(monitor_pb2.QueryRequest(run=run, resolution=4096, **fields),
-                                timeout=WAIT_S)
-    assert answer.cell_steps == 1
-    points = {}
-    for cells in answer.series:
-        assert len(set(cells.steps)) == len(cells.steps), "a point is there twice"
-        points[cells.layer, cells.statistic] = dict(zip(cells.steps, cells.mean))
+def query(one, run):
+    """{(layer, statistic): {step: value}} of everything, as it was sent. What does not fit one
+    answer so is asked for in halves."""
+    last, = [each.last_step for each in monitor(one).ListRuns(
+        monitor_pb2.ListRunsRequest(), timeout=WAIT_S).runs if each.run == run]
+    points, ranges = {}, [(0, last)]
+    while ranges:
+        low, high = ranges.pop()
+        answer = monitor(one).Query(monitor_pb2.QueryRequest(
+            run=run, resolution=4096, step_min=low, step_max=high), timeout=WAIT_S)
+        if answer.cell_steps > 1:
+            middle = (low + high) // 2
+            ranges += [(low, middle), (middle + 1, high)]
+            continue
+        for cells in answer.series:
+            known = points.setdefault((cells.layer, cells.statistic), {})
+            assert len(set(cells.steps)) == len(cells.steps), "a point is there twice"
+            assert not known.keys() & set(cells.steps), "a point is in both halves"
+            known.update(zip(cells.steps, cells.mean))
     return points
 
 
