@@ -141,6 +141,9 @@ FIRE_NODISCARD enum fire_status request_feed_run(struct request_tensor *tensor,
                                                  struct request_run *run, const uint8_t *bytes,
                                                  size_t count, struct fire_error *error);
 void request_feed_end(struct request_tensor *tensor);
+/* Pieces that begin and end at multiples of so many bytes of the tensor are put to their places
+ * fastest; others several times slower where a matrix lies across its slot. */
+uint64_t request_feed_grain(const struct request_tensor *tensor);
 /* Where run `index` of `count` begins, in bytes; at count: the end of the tensor. */
 uint64_t request_run_begin(const struct request_tensor *tensor, uint32_t index, uint32_t count);
 

@@ -212,15 +212,20 @@ void request_feed_end(struct request_tensor *tensor)
     tensor->received_bytes = tensor->total_bytes;
 }
 
+uint64_t request_feed_grain(const struct request_tensor *tensor)
+{
+    if (tensor->role != REQUEST_WEIGHT)
+        return 1;
+    return fire_work_gather_grain(&tensor->shape, &tensor->options) *
+           fire_dtype_bytes(tensor->dtype);
+}
+
 uint64_t request_run_begin(const struct request_tensor *tensor, uint32_t index, uint32_t count)
 {
-    uint64_t grain = 1;
+    const uint64_t grain = request_feed_grain(tensor);
 
     if (index >= count)
         return tensor->total_bytes;
-    if (tensor->role == REQUEST_WEIGHT)
-        grain = fire_work_gather_grain(&tensor->shape, &tensor->options) *
-                fire_dtype_bytes(tensor->dtype);
     return tensor->total_bytes / count * index / grain * grain;
 }
 

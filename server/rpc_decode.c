@@ -11,6 +11,9 @@
 /* Memory that unpacking may take: so many times the message, and a little. */
 #define UNPACK_FACTOR     24u
 #define UNPACK_BYTES_BASE 65536u
+/* Pieces of a payload are joined up to the first, and not at all up to the second. */
+#define JOIN_BYTES_MAX (512u << 10)
+#define JOIN_BYTES_MIN 64u
 
 /* --- unpacking -------------------------------------------------------------------------------- */
 
@@ -278,25 +281,90 @@ bool rpc_tensor_is_fed(const struct request_tensor *tensor)
     return tensor->error.status == FIRE_OK && !(tensor->analyze && tensor->role == REQUEST_STATE);
 }
 
+/* Bytes on their way into a tensor. The network cuts them into pieces of a few rows at most, and a
+ * matrix that lies across its slot would be written a few elements a cache line: those pieces are
+ * joined first. Without memory for that they go as they are. */
 struct feed {
     struct request_tensor *tensor;
+    struct request_run *run; /* NULL: the one of request_feed() */
     struct fire_error *error;
+    uint64_t grain;
+    uint8_t *joined; /* room for `grain` bytes, or NULL */
+    size_t joined_bytes;
 };
+
+static enum fire_status feed_bytes(struct feed *feed, const uint8_t *bytes, size_t count)
+{
+    if (feed->run)
+        return request_feed_run(feed->tensor, feed->run, bytes, count, feed->error);
+    return request_feed(feed->tensor, bytes, count, feed->error);
+}
+
+static enum fire_status feed_joined(struct feed *feed)
+{
+    const size_t count = feed->joined_bytes;
+
+    feed->joined_bytes = 0;
+    return count > 0 ? feed_bytes(feed, feed->joined, count) : FIRE_OK;
+}
+
+/* Bytes that are missing until the next multiple of the grain. */
+static size_t feed_missing(const struct feed *feed)
+{
+    const uint64_t at = feed->run ? feed->run->at : feed->tensor->received_bytes;
+
+    return (size_t)(feed->grain - (at + feed->joined_bytes) % feed->grain);
+}
 
 static enum fire_status feed_piece(void *data, uint64_t offset, const uint8_t *bytes, size_t count)
 {
     struct feed *feed = data;
+    enum fire_status status = FIRE_OK;
 
     (void)offset;
-    return request_feed(feed->tensor, bytes, count, feed->error);
+    if (!feed->joined)
+        return feed_bytes(feed, bytes, count);
+    while (count > 0 && status == FIRE_OK) {
+        const size_t missing = feed_missing(feed);
+        size_t taken = count < missing ? count : missing;
+
+        if (feed->joined_bytes == 0 && count >= missing) {
+            taken += (size_t)((count - missing) / feed->grain * feed->grain);
+            status = feed_bytes(feed, bytes, taken);
+        } else {
+            memcpy(feed->joined + feed->joined_bytes, bytes, taken);
+            feed->joined_bytes += taken;
+            if (taken == missing)
+                status = feed_joined(feed);
+        }
+        bytes += taken;
+        count -= taken;
+    }
+    return status;
+}
+
+static enum fire_status feed_payload(struct feed *feed, const struct rpc_message *message,
+                                     const struct rpc_payload *payload)
+{
+    enum fire_status status;
+
+    feed->grain = request_feed_grain(feed->tensor);
+    if (feed->grain > JOIN_BYTES_MAX)
+        feed->grain = JOIN_BYTES_MAX;
+    feed->joined = feed->grain > JOIN_BYTES_MIN ? malloc((size_t)feed->grain) : NULL;
+    status = rpc_payload_walk(message, payload, feed_piece, feed);
+    if (status == FIRE_OK)
+        status = feed_joined(feed);
+    free(feed->joined);
+    return status;
 }
 
 enum fire_status rpc_feed(struct request_tensor *tensor, const struct rpc_message *message,
                           const struct rpc_payload *payload, struct fire_error *error)
 {
-    struct feed feed = { tensor, error };
+    struct feed feed = { .tensor = tensor, .error = error };
 
-    return rpc_payload_walk(message, payload, feed_piece, &feed);
+    return feed_payload(&feed, message, payload);
 }
 
 enum fire_status rpc_set_feed(struct rpc_set *set, const struct rpc_message *message,
@@ -334,36 +402,22 @@ void rpc_set_feed_end(struct rpc_set *set)
     }
 }
 
-struct feed_run {
-    struct request_tensor *tensor;
-    struct request_run run;
-    struct fire_error *error;
-};
-
-static enum fire_status feed_run_piece(void *data, uint64_t offset, const uint8_t *bytes,
-                                       size_t count)
-{
-    struct feed_run *feed = data;
-
-    (void)offset;
-    return request_feed_run(feed->tensor, &feed->run, bytes, count, feed->error);
-}
-
 enum fire_status rpc_set_feed_part(struct rpc_set *set, const struct rpc_message *message,
                                    struct rpc_feed_part *part, struct fire_error *error)
 {
     for (size_t i = 0; i < set->tensor_count; i++) {
-        struct feed_run feed = { .tensor = set->tensors[i], .error = error };
+        struct request_run run = { 0 };
+        struct feed feed = { .tensor = set->tensors[i], .run = &run, .error = error };
         struct rpc_payload payload;
         uint64_t end;
         enum fire_status status;
 
         if (!rpc_tensor_is_fed(feed.tensor))
             continue;
-        feed.run.at = request_run_begin(feed.tensor, part->index, part->count);
+        run.at = request_run_begin(feed.tensor, part->index, part->count);
         end = request_run_begin(feed.tensor, part->index + 1, part->count);
-        payload = rpc_payload_part(message, &message->payloads[i], feed.run.at, end - feed.run.at);
-        status = rpc_payload_walk(message, &payload, feed_run_piece, &feed);
+        payload = rpc_payload_part(message, &message->payloads[i], run.at, end - run.at);
+        status = feed_payload(&feed, message, &payload);
         part->tensor = i;
         if (status != FIRE_OK)
             return status;
