@@ -322,6 +322,7 @@ static const struct {
     { "fire", "", 300, 200, 200 },
     { "fire", "compute=f64", 40, 70, 40 },
     { "fire", "compute=fast", 96, 96, 96 },
+    { "fire", "compute=fast", 200, 160, 160 },
     { "fire", "", 64, 64, 50 },
     { "fire", "complete=on", 64, 64, 50 },
     { "fire", "scale=keep-norm", 64, 64, 64 },
