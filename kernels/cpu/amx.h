@@ -2,8 +2,8 @@
  *
  * An f32 value is split into bf16 parts, a = hi + lo or a = hi + mid + lo, and the largest products
  * of parts are added up. Relative error of a product (NUMERICS.md section 8): AMX_BF16 2.4e-3,
- * AMX_X3 4.4e-6, AMX_X6 about that of f32. Bits depend on the product, its tile and the terms
- * only.
+ * AMX_X3 4.4e-6, AMX_X6 about that of f32. Bits depend on the product and the terms only, not
+ * on the tiles it is cut into.
  *
  * The tile unit takes denormal bf16 numbers for zero and so loses the low parts of small values:
  * scale the arrays so that the values that matter are not far from 1 (x3 is good down to 2^-105).
@@ -44,7 +44,7 @@ enum amx_terms {
 
 /* Computes rows [i0, i1) and columns [j0, j1) of C = alpha op(A) B + beta C; all arrays f32,
  * padded as product.h says. Any range of any size is allowed, multiples of AMX_BLOCK are fastest;
- * AMX_ROWS_MAX of rows and of columns at a time pack each number of A once. With
+ * A is packed once, B once for each AMX_ROWS_MAX rows. With
  * product->upper, blocks of AMX_BLOCK x AMX_BLOCK counted from (i0, j0) that lie wholly under the
  * diagonal are left as they are; a_shape and b_shape are not made use of. `scratch`:
  * AMX_SCRATCH_BYTES, 64-byte aligned, the thread's own. Tile configuration is loaded on entry and

@@ -226,7 +226,8 @@ struct waiting {
     uint32_t i, j;
 };
 
-/* Row blocks [k0, k1) of A for one task. The sums of a depth that is not the last wait. */
+/* Row blocks [k0, k1) of A for one task. The sums of a depth that is not the last wait in scratch
+ * memory for the next one. */
 static void square_depth(const struct packed_square *square, const struct square_range *range,
                          uint32_t k0, uint32_t k1, struct tiles *tiles, uint8_t *scratch)
 {
@@ -303,15 +304,13 @@ static void multiply_finish(const struct packed_multiply *multiply, const struct
     const uint32_t i = waiting->i, j = waiting->j;
 
     if (multiply->to) {
-        store_block(waiting->block, (float)multiply->alpha, (float)multiply->beta,
+        store_block(waiting->block, 1, (float)multiply->beta,
                     within(i * AMX_BLOCK, x->rows, AMX_BLOCK),
                     within(j * AMX_BLOCK, x->cols, AMX_BLOCK),
                     multiply->to + (size_t)i * AMX_BLOCK * multiply->ld + (size_t)j * AMX_BLOCK,
                     multiply->ld);
         return;
     }
-    if (multiply->alpha != 1)
-        blend_block(waiting->block, (float)multiply->alpha, NULL, 0, 0, 0, 0);
     pack_block(waiting->block, block_at(x, i, j));
 }
 

@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PACKED_SIDE_MAX 8192u /* of M in packed_multiply: more than the scratch memory holds */
+#define PACKED_SIDE_MAX 8192u /* of M in packed_multiply: a limit of the scratch memory */
 
 struct packed {
     uint8_t *tiles; /* packed_bytes(), 64-byte aligned */
@@ -44,14 +44,14 @@ struct packed_square {
     uint8_t *to;    /* n x n tiles, not those of `a`; NULL: not wanted */
 };
 
-/* x = alpha x M for a packed x, in place or to f32; or to = alpha x M + beta to for one in f32. */
+/* x = x M for a packed x, in place or to f32; or to = x M + beta to for one in f32. */
 struct packed_multiply {
     struct packed x; /* tiles NULL: x is `from` */
     const float *from;
     float *to;       /* NULL: the result goes to x's tiles; may be `from` */
     size_t ld;       /* of from and to */
     struct packed m; /* square */
-    double alpha, beta;
+    double beta;
 };
 
 uint32_t packed_pack_tasks(const struct packed_pack *pack);

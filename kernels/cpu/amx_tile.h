@@ -1,4 +1,4 @@
-/* amx_tile: the six tile instructions amx.c needs, real or emulated.
+/* amx_tile: the six tile instructions that are needed, real or emulated.
  *
  * With AMX_EMULATED the eight tile registers are an array and the instructions are plain C with the
  * semantics of Intel's manual, so that everything around them is proved on any machine. Otherwise

@@ -563,8 +563,11 @@ static enum fire_status cpu_probe(struct fire_caps *caps)
     memset(caps, 0, sizeof(*caps));
     isa_processor_name(caps->name, sizeof(caps->name));
     caps->threads = default_threads();
-    if (isa_choose("auto", &engines, caps->reason, sizeof(caps->reason)) != FIRE_OK)
-        return FIRE_DEVICE_LOST;
+    const enum fire_status status =
+        isa_choose("auto", &engines, caps->reason, sizeof(caps->reason));
+
+    if (status != FIRE_OK)
+        return status == FIRE_NO_MEMORY ? status : FIRE_DEVICE_LOST;
     snprintf(caps->path, sizeof(caps->path), "%s", engines.fast->name);
     return FIRE_OK;
 }

@@ -30,13 +30,15 @@ static uint32_t panel_rows(uint32_t cols)
 }
 
 /* The same of f32 that is not converted: one panel, half as wide, so that four times as many rows
- * have room, and more of them read m less often. */
-static uint32_t plain_panel_rows(const struct engine *engine, uint32_t cols)
+ * have room, and more of them read m less often. Where each packs m for itself they are as high as
+ * there is room, and of one height. */
+static uint32_t plain_panel_rows(const struct engine *engine, uint32_t rows, uint32_t cols)
 {
     const uint32_t most = 4 * panel_rows(cols);
+    const uint32_t panels = (rows + most - 1) / most;
 
     if (engine->packs)
-        return most;
+        return (rows + panels - 1) / panels;
     return cols <= 512 ? panel_rows(cols) : most < PANEL_ROWS_MAX ? most : PANEL_ROWS_MAX;
 }
 
@@ -458,7 +460,7 @@ void dense_multiply_rows(const struct crew *crew, const struct dense_rows *rows)
 {
     const bool plain = rows->dtype == FIRE_F32 && rows->x_dtype == FIRE_F32;
     struct panels panels = { crew, rows,
-                             plain ? plain_panel_rows(crew->engine, rows->cols)
+                             plain ? plain_panel_rows(crew->engine, rows->rows, rows->cols)
                                    : panel_rows(rows->cols) };
 
     crew_run(crew, (rows->rows + panels.height - 1) / panels.height, panel_task, &panels);

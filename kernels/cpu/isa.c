@@ -205,6 +205,8 @@ static void learn(struct tile_unit *unit)
     }
     if (unit->status == FIRE_OK)
         unit->vector_rate = isa_measure_rate(&engine_avx512);
+    if (unit->status == FIRE_OK && unit->vector_rate == 0)
+        unit->status = FIRE_NO_MEMORY;
 #else
     snprintf(unit->reason, sizeof(unit->reason), "amx: not an x86-64 processor");
     unit->status = FIRE_NOT_FOUND;
@@ -214,7 +216,7 @@ static void learn(struct tile_unit *unit)
 
 /* The tile unit, when it works and (unless it was asked for by name) is the faster one. For results
  * that promise a polar error it would have to multiply six times: there AVX-512 is as fast.
- * FIRE_NO_MEMORY: it could not be tried. */
+ * FIRE_NO_MEMORY: there was none to try it with. */
 static enum fire_status choose_amx(bool by_name, struct isa_choice *choice, char *reason,
                                    size_t reason_bytes)
 {
@@ -238,6 +240,8 @@ static enum fire_status choose_amx(bool by_name, struct isa_choice *choice, char
 #if defined(__x86_64__)
     choice->fast = amx_engine(true);
     choice->exact = by_name ? amx_engine(false) : &engine_avx512;
+#else
+    (void)choice;
 #endif
     snprintf(reason, reason_bytes, "amx: tried and right, x3 at %.0f GF/s, avx512 f32 at %.0f",
              unit.rate * 1e-9, unit.vector_rate * 1e-9);

@@ -15,8 +15,8 @@ struct isa_choice {
 };
 
 /* The engines of `path` ("auto": the fastest that works). `reason` says why in words.
- * FIRE_NOT_FOUND: no such path, or this machine cannot run it. FIRE_NO_MEMORY: it could not be
- * tried. Within a process the answer is always the same. */
+ * FIRE_NOT_FOUND: no such path, or this machine cannot run it. FIRE_NO_MEMORY: there was none
+ * to try it with. Otherwise the answer is always the same within a process. */
 FIRE_NODISCARD enum fire_status isa_choose(const char *path, struct isa_choice *choice,
                                            char *reason, size_t reason_bytes);
 

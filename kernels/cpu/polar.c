@@ -37,8 +37,10 @@
 #define NEAR_SHARE          0.07
 #define NEAR_SMALL_SIDE     384u /* … and up to this side NEAR_SHARE_SMALL / cols, at least */
 #define NEAR_SHARE_SMALL    0.05
-#define LOWER_NEAR_SMALL    5e-4   /* … what two more steps can finish */
-#define KNOWN_LOWER         0.2    /* a first estimate for a square x below this may as well be 0 */
+#define LOWER_NEAR_SMALL    5e-4 /* … what two more steps can finish */
+#define LEAST_FAST          4e-6 /* of the first x: fast steps lift less than that with noise, … */
+#define LEAST_FAST_LIFTED   0.2  /* … and what is more to this at least */
+#define KNOWN_LOWER         0.2  /* a first estimate for a square x below this may as well be 0 */
 #define MIXED_ERROR         1.1e-5 /* estimated, of the polar factor, that a DM step may cause */
 #define MIXED_ROUNDOFFS     0.6    /* times the root of r, but at least … */
 #define MIXED_ROUNDOFFS_MIN 7.0
@@ -200,7 +202,7 @@ static double gram_distance(const struct polar *polar)
 
     crew_ops(polar->crew, polar->dtype)
         ->sums(space->g, space->ld, space->cols, 1, &dfi, &square, &trace);
-    return sqrt(fmax(dfi - polar->rank_defect, 0));
+    return sqrt(fabs(dfi - polar->rank_defect)); /* noise in a null space makes it less than 0 */
 }
 
 /* Whether nothing is left to do: the steps so far did more than they promised. This e is measured,
@@ -292,6 +294,7 @@ struct attempt {
     struct knowledge known;
     enum fire_dtype g_dtype; /* of the G at hand */
     uint32_t iteration;
+    double gain; /* of the steps so far on the least singular values */
     bool x_only; /* the Gram side has been tried in vain */
 };
 
@@ -416,6 +419,7 @@ static enum verdict step_down(struct polar *polar, struct attempt *attempt, doub
     rational_apply(polar, attempt->g_dtype, product, w, known->upper_square);
     known->lower = fmin(1, image_of(w, lower));
     known->upper_square = 1;
+    attempt->gain *= w.a;
     return VERDICT_GO_ON;
 }
 
@@ -518,7 +522,11 @@ static enum verdict step_far(struct polar *polar, struct attempt *attempt, doubl
     }
     if (looks(polar, attempt)) {
         look(polar, attempt);
-        if (!first && known->lower < LOWER_F32 / 2 && !polar->plan->fast && !exact(polar))
+        const double fast_least =
+            attempt->start == START_NEAR ? fmin(LEAST_FAST * attempt->gain, LEAST_FAST_LIFTED) : 0;
+        const double least = polar->plan->fast ? fast_least : LOWER_F32 / 2;
+
+        if (!first && known->lower < least && !exact(polar))
             return VERDICT_TOO_SMALL;
     }
     if (attempt->start == START_HARD && attempt->iteration < (exact(polar) ? 2u : 1u))
@@ -569,7 +577,7 @@ static bool is_done(const struct polar *polar, double dfi)
 
 static enum verdict run_attempt(struct polar *polar, enum start start)
 {
-    struct attempt attempt = { .start = start, .known.upper_square = 1 };
+    struct attempt attempt = { .start = start, .known.upper_square = 1, .gain = 1 };
     const struct polar_space *space = polar->space;
     enum verdict verdict = VERDICT_GO_ON;
 
@@ -597,7 +605,9 @@ static enum verdict run_attempt(struct polar *polar, enum start start)
             !(polar->plan->statistics & FIRE_STATISTICS_BASIC))
             return VERDICT_DONE;
     }
-    return verdict == VERDICT_GO_ON ? VERDICT_DONE : verdict;
+    if (verdict == VERDICT_GO_ON) /* it does not come to an end this way */
+        return start == START_HARD ? VERDICT_DONE : VERDICT_TOO_SMALL;
+    return verdict;
 }
 
 enum fire_status polar_converge(struct polar *polar)

@@ -7,9 +7,9 @@
  *   P9    X (a (G^2 + b G + c)^2 + d G + e), a step of a chain of minimax_coefficients.h
  *   E5    X + X (E/2 + 3/8 E^2), E = I - G, whose product is so small beside X that bf16 will do
  *
- * A second chain takes what the first has left. What comes to no end then is ill conditioned or
- * has a rank defect, and is left to polar.c's own starts: lifting it further in bf16 would lift
- * noise. */
+ * A second chain takes the few that the first has left. What comes to no end then is ill
+ * conditioned or has a rank defect, and is left to polar.c's own starts: lifting it further in bf16
+ * would lift noise. */
 #include <math.h>
 #include <string.h>
 
@@ -19,13 +19,15 @@
 #include "polar.h"
 
 #define TILES_SIDE_MIN 128u
-#define TILES_CUSHION  0.04 /* of chains whose products are bf16 */
-#define TILES_LOWER    0.1  /* lower end of the chains */
-#define TILES_KNOWN    0.2  /* a Lanczos estimate below this may as well be 0 */
-#define TILES_CHAINS   2u   /* at most */
-#define TILES_TAILS    6u   /* likewise */
-#define TAIL_REACH     0.6  /* sqrt(DfI) from which E5 makes it smaller for sure */
-#define TILES_NEAR     0.5  /* of the scale-free DfI: nearly an isometry */
+#define TILES_CUSHION  0.04  /* of chains whose products are bf16 */
+#define TILES_LOWER    0.1   /* lower end of the chains */
+#define TILES_KNOWN    0.2   /* a Lanczos estimate below this may as well be 0 */
+#define TILES_CHAINS   2u    /* at most, */
+#define TILES_FEW      8.0   /* and a second one for so many singular values that are still small */
+#define TILES_TAILS    3u    /* likewise */
+#define TAIL_REACH     0.6   /* sqrt(DfI) from which E5 makes it smaller for sure */
+#define TILES_NEAR     0.5   /* of the scale-free DfI: nearly an isometry */
+#define TILES_FLOOR    1e-10 /* times r: a DfI that G in split bf16 can still tell from noise */
 #define LONG_ASPECT    1.5
 
 /* Everything a task needs. */
@@ -167,8 +169,8 @@ static void chain_step(struct way *way, const double *c, float *to)
                                         .d = space->g,
                                         .ld = space->ld,
                                         .to = way->first.tiles });
-    multiply(way, (struct packed_multiply){
-                      .x = way->x, .to = to, .ld = space->ld, .m = way->first, .alpha = 1 });
+    multiply(way,
+             (struct packed_multiply){ .x = way->x, .to = to, .ld = space->ld, .m = way->first });
     way->polar->steps++;
     polar_note(way->polar, "P9");
 }
@@ -206,7 +208,6 @@ static void tail_step(struct way *way)
                                             .to = space->x,
                                             .ld = space->ld,
                                             .m = way->second,
-                                            .alpha = 1,
                                             .beta = 1 });
     way->polar->steps++;
     polar_note(way->polar, "E5");
@@ -216,8 +217,8 @@ bool polar_tiles_takes(const struct engine *engine, const struct fire_plan *plan
 {
     return engine->packed && plan->kind == FIRE_PLAN_CONVERGE && plan->fast &&
            plan->compute == FIRE_F32 && plan->side == FIRE_SIDE_AUTO &&
-           plan->cols >= TILES_SIDE_MIN && plan->cols <= PACKED_SIDE_MAX &&
-           plan->rows < LONG_ASPECT * plan->cols;
+           plan->target >= TILES_FLOOR * plan->cols && plan->cols >= TILES_SIDE_MIN &&
+           plan->cols <= PACKED_SIDE_MAX && plan->rows < LONG_ASPECT * plan->cols;
 }
 
 enum fire_status polar_tiles_converge(struct polar *polar)
@@ -227,13 +228,15 @@ enum fire_status polar_tiles_converge(struct polar *polar)
     uint32_t chains = 1, tails = 0;
     struct way way;
 
-    if (polar_load(polar, FIRE_F32) != FIRE_OK || polar_space_tiles(space) != FIRE_OK)
+    if (polar_load(polar, FIRE_F32) != FIRE_OK)
         return FIRE_NO_MEMORY;
     if (!begin(polar))
         return FIRE_BAD_REQUEST;
+    if (polar_space_tiles(space) != FIRE_OK)
+        return FIRE_NO_MEMORY;
     way_open(&way, polar);
     run_chain(&way);
-    while (chains <= TILES_CHAINS && tails <= TILES_TAILS) {
+    for (;;) {
         double square, trace;
 
         polar_gram(polar);
@@ -241,14 +244,14 @@ enum fire_status polar_tiles_converge(struct polar *polar)
         polar->gram_valid = polar->dfi <= polar->plan->target;
         if (polar->gram_valid)
             return FIRE_OK;
-        if (!isfinite(polar->dfi))
-            return FIRE_BAD_REQUEST;
-        if (polar->dfi < TAIL_REACH * TAIL_REACH) {
+        if (polar->dfi < TAIL_REACH * TAIL_REACH && tails < TILES_TAILS) {
             tails++;
             tail_step(&way);
-        } else if (++chains <= TILES_CHAINS) {
+        } else if (polar->dfi < TILES_FEW && chains < TILES_CHAINS) { /* false for NaN */
+            chains++;
             run_chain(&way);
+        } else {
+            return FIRE_BAD_REQUEST;
         }
     }
-    return FIRE_BAD_REQUEST;
 }

@@ -19,7 +19,7 @@ static const struct {
     const char *name;
     const char *settings;
     uint32_t rows, cols;
-    double condition; /* 0: Gaussian */
+    double condition; /* 0: Gaussian; negative: of the lower half, all alike */
     double dfi_max, error_max;
     uint32_t rank;      /* 0: full */
     const char *method; /* NULL: any; else what the method begins with */
@@ -36,6 +36,7 @@ static const struct {
     { "fast, worse", "scale=one compute=fast", 128, 128, 2e6, 1e-6, 1, 0, "wide:" },
     { "fast, a rank defect", "scale=one compute=fast", 160, 140, 0, 1e-4, 1e-2, 139, "hard:" },
     { "fast, a large one", "scale=one compute=fast", 160, 140, 0, 1e-4, 1e-2, 60, "hard:" },
+    { "fast, half of them small", "scale=one compute=fast", 140, 130, -1e5, 1e-6, 2e-3, 0, NULL },
     { "fast, small", "scale=one compute=fast", 127, 127, 0, 1e-6, 1e-2, 0, "D" },
     { "fast and long", "scale=one compute=fast", 256, 96, 10, 1e-6, 1e-2, 0, NULL },
 };
@@ -50,6 +51,11 @@ static void make_weights(size_t index, struct fire_random *random, double *w)
         spectrum_log_spaced(cols, 10, sigma);
         for (uint32_t i = cases[index].rank; i < cols; i++)
             sigma[i] = 0;
+        matrix_with_spectrum(random, rows, cols, sigma, w);
+    } else if (cases[index].condition < 0) {
+        spectrum_log_spaced(cols, 1.5, sigma);
+        for (uint32_t i = cols / 2; i < cols; i++)
+            sigma[i] = -1 / cases[index].condition;
         matrix_with_spectrum(random, rows, cols, sigma, w);
     } else if (cases[index].condition == 0) {
         matrix_gaussian(random, rows, cols, w);
