@@ -48,7 +48,6 @@
 #define GRAM_STEPS_EXPECTED 2u
 #define GRAM_LATE           0.7 /* a sqrt(DfI) after them that shows singular values below l */
 #define GRAM_STEPS_MAX      8u
-#define LONG_ASPECT         1.5
 #define SMALL_SIDE          320u /* below, a Lanczos run costs more than it saves */
 #define TINY_SIDE           24u  /* below, f64 throughout costs nothing */
 #define BOUND_ROOM          1e-6 /* for rounding in a bound that leaves none */
@@ -326,7 +325,7 @@ static void look(struct polar *polar, struct attempt *attempt)
 
 static bool is_long(const struct polar *polar)
 {
-    return polar->space->rows >= LONG_ASPECT * polar->space->cols;
+    return polar->space->rows >= POLAR_LONG_ASPECT * polar->space->cols;
 }
 
 static bool looks(const struct polar *polar, const struct attempt *attempt)

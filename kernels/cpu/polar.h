@@ -12,6 +12,7 @@
 #include "statistics.h"
 
 #define POLAR_METHOD_BYTES 64
+#define POLAR_LONG_ASPECT  1.5  /* rows to a column from which a matrix is long */
 #define POLAR_LOWER_FAST   3e-4 /* l of the first step when only the DfI counts */
 
 /* The working arrays for one matrix of a shape; reused from matrix to matrix. */

@@ -28,7 +28,6 @@
 #define TAIL_REACH     0.6   /* sqrt(DfI) from which E5 makes it smaller for sure */
 #define TILES_NEAR     0.5   /* of the scale-free DfI: nearly an isometry */
 #define TILES_FLOOR    1e-10 /* times r: a DfI that G in split bf16 can still tell from noise */
-#define LONG_ASPECT    1.5
 
 /* Everything a task needs. */
 struct tiles_job {
@@ -218,7 +217,7 @@ bool polar_tiles_takes(const struct engine *engine, const struct fire_plan *plan
     return engine->packed && plan->kind == FIRE_PLAN_CONVERGE && plan->fast &&
            plan->compute == FIRE_F32 && plan->side == FIRE_SIDE_AUTO &&
            plan->target >= TILES_FLOOR * plan->cols && plan->cols >= TILES_SIDE_MIN &&
-           plan->cols <= PACKED_SIDE_MAX && plan->rows < LONG_ASPECT * plan->cols;
+           plan->cols <= PACKED_SIDE_MAX && plan->rows < POLAR_LONG_ASPECT * plan->cols;
 }
 
 enum fire_status polar_tiles_converge(struct polar *polar)
