@@ -50,9 +50,7 @@ static uint8_t *block_at(const struct packed *packed, uint32_t k, uint32_t j)
 /* Panels of rows to a task: few where there are few, so that all threads get some. */
 static uint32_t group_of(uint32_t panels, uint32_t most)
 {
-    const uint32_t quarter = panels / 4 > 0 ? panels / 4 : 1;
-
-    return quarter < most ? quarter : most;
+    return panels < 4 ? 1 : smaller(panels / 4, most);
 }
 
 static uint32_t square_group(const struct packed_square *square)
@@ -62,12 +60,9 @@ static uint32_t square_group(const struct packed_square *square)
 
 static uint32_t multiply_group(const struct packed_multiply *multiply)
 {
-    const size_t panel = (size_t)blocks_of(multiply->m.rows) * BLOCK_BYTES;
-    const size_t fit = SCRATCH_A / panel;
+    const uint32_t fit = SCRATCH_A / (blocks_of(multiply->m.rows) * BLOCK_BYTES);
 
-    return group_of(blocks_of(multiply->x.rows), fit < 1           ? 1
-                                                 : fit < GROUP_MAX ? (uint32_t)fit
-                                                                   : GROUP_MAX);
+    return group_of(blocks_of(multiply->x.rows), fit > 0 ? smaller(fit, GROUP_MAX) : 1);
 }
 
 #ifdef AMX_PACKED_SHAPES

@@ -33,8 +33,8 @@ struct packed_pack {
     bool symmetric;
 };
 
-/* alpha A^T A + beta D + shift I, symmetric. D is n x n f32, its upper
- * triangle read. Results: the upper triangle in f32, or packed and whole, or both. */
+/* alpha A^T A + beta D + shift I, symmetric. D is n x n f32, its upper triangle read. Results: the
+ * upper triangle in f32, or packed and whole, or both. */
 struct packed_square {
     struct packed a;
     double alpha, beta, shift;

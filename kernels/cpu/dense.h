@@ -1,6 +1,7 @@
 /* dense: whole matrix operations on padded arrays, made of product tiles dealt out to a pool.
  *
- * Every grid depends on shapes only, so results are the same bits for any number of threads. */
+ * Results are the same bits for any number of threads: grids follow from shapes, but for products
+ * whose tiles do not change a bit (engine.h, `packs`). */
 #ifndef FIRE_DENSE_H
 #define FIRE_DENSE_H
 

@@ -55,7 +55,8 @@ struct engine {
     size_t scratch_bytes;
     uint32_t tile_rows; /* of the tiles of large products; does not change a bit of them */
     /* Whether f32 tiles of this product pack their operands themselves, so that few and large ones
-     * are best; other tiles have at most 512 columns. NULL: none do. */
+     * are best and how it is cut changes no bit; other tiles have at most 512 columns. NULL: none
+     * do. */
     bool (*packs)(const struct product *product);
     const struct tiny_ops *tiny;     /* the way of matrices with few columns */
     const struct packed_ops *packed; /* matrices that stay tiles; NULL without a tile unit */

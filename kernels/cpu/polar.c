@@ -37,10 +37,10 @@
 #define NEAR_SHARE          0.07
 #define NEAR_SMALL_SIDE     384u /* … and up to this side NEAR_SHARE_SMALL / cols, at least */
 #define NEAR_SHARE_SMALL    0.05
-#define LOWER_NEAR_SMALL    5e-4 /* … what two more steps can finish */
-#define LEAST_FAST          4e-6 /* of the first x: fast steps lift less than that with noise, … */
-#define LEAST_FAST_LIFTED   0.2  /* … and what is more to this at least */
-#define KNOWN_LOWER         0.2  /* a first estimate for a square x below this may as well be 0 */
+#define LOWER_NEAR_SMALL    5e-4   /* … what two more steps can finish */
+#define LEAST_FAST          4e-6   /* of the first x: what fast steps lift below it may be noise, */
+#define LEAST_FAST_LIFTED   0.2    /* and what is above it they lift to this at least */
+#define KNOWN_LOWER         0.2    /* a first estimate for a square x below this may as well be 0 */
 #define MIXED_ERROR         1.1e-5 /* estimated, of the polar factor, that a DM step may cause */
 #define MIXED_ROUNDOFFS     0.6    /* times the root of r, but at least … */
 #define MIXED_ROUNDOFFS_MIN 7.0

@@ -1,8 +1,8 @@
 /* product: the matrix products everything is made of, one tile at a time.
  *
- * C = alpha op(A) B + beta C, row-major. A product is cut into a grid of tiles that depends on its
- * shape only; each tile is computed by one thread from start to end in a fixed order, so the bits
- * do not depend on how many threads deal them out.
+ * C = alpha op(A) B + beta C, row-major. A product is cut into a grid of tiles, each computed by
+ * one thread. An element is a sum in an order that follows from the shape of the product only, so
+ * the bits depend neither on the grid nor on how many threads deal it out.
  *
  * Working arrays are padded: leading dimensions are multiples of PRODUCT_PAD elements, rows start
  * on 64-byte boundaries, and the padding columns of A, B and C exist (they may be read and written;
