@@ -6,7 +6,9 @@
 
 /* Below this side one thread does everything: handing out work would cost more. */
 #define SERIAL_SIDE      160u
-#define PACKING_ROWS     32u /* a tile that packs for itself has a multiple of them, … */
+#define IN_PLACE_SIDE    512u  /* up to this one B is read in place, tile by tile */
+#define ALONE_TILE_ROWS  1024u /* that a single thread multiplies with the B it has packed */
+#define PACKING_ROWS     32u   /* a tile that packs for itself has a multiple of them, … */
 #define PACKING_ROWS_MAX 512u
 #define PANEL_BYTES      (640u << 10) /* a panel of rows in dense_multiply_rows() */
 #define PANEL_ROWS_MAX   192u
@@ -94,13 +96,27 @@ static uint32_t packing_tile_rows(const struct crew *crew, uint32_t rows)
     return even < PACKING_ROWS_MAX ? even : PACKING_ROWS_MAX;
 }
 
+/* The least multiple of PRODUCT_PAD that cuts `n` into as few parts as `most` does. */
+static uint32_t even_share(uint32_t n, uint32_t most)
+{
+    const uint32_t parts = (n + most - 1) / most;
+
+    return ((n + parts - 1) / parts + PRODUCT_PAD - 1) / PRODUCT_PAD * PRODUCT_PAD;
+}
+
 void dense_product(const struct crew *crew, enum fire_dtype dtype, const struct product *product)
 {
     struct grid grid = { .crew = crew, .product = product, .tile = crew_ops(crew, dtype)->tile };
     const uint32_t side = product->m > product->n ? product->m : product->n;
+    const bool alone = !crew->pool || pool_threads(crew->pool) == 1;
 
-    grid.tile_rows = side <= SERIAL_SIDE ? side : side <= 512 ? 72 : crew->engine->tile_rows;
-    grid.tile_cols = side <= 1536 ? 256 : 512;
+    if (side <= IN_PLACE_SIDE) {
+        grid.tile_rows = side <= SERIAL_SIDE ? side : 72;
+        grid.tile_cols = product->upper ? 512 : 256;
+    } else {
+        grid.tile_rows = alone ? ALONE_TILE_ROWS : crew->engine->tile_rows;
+        grid.tile_cols = even_share(product->n, 512);
+    }
     if (dtype == FIRE_F32 && side > SERIAL_SIDE && crew->engine->packs &&
         crew->engine->packs(product)) {
         grid.tile_rows = packing_tile_rows(crew, product->m);

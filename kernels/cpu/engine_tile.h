@@ -198,7 +198,8 @@ static void TN(pack_b)(const struct product *product, uint32_t p0, uint32_t kc, 
     }
 }
 
-/* Rows [i, i + rows) of a block row of C, and where its columns of the transposed A are packed. */
+/* Rows [i, i + rows) of a block row of C, and where its columns of the transposed A are packed;
+ * NULL: they are read where they lie. */
 struct TN(chunk) {
     uint32_t i, rows;
     T *packed;
@@ -254,10 +255,12 @@ static void TN(pack_a)(const struct product *product, const struct TN(depth) * d
     for (uint32_t p = 0; p < depth->kc; p += PACK_STRIP) {
         const uint32_t end = p + PACK_STRIP < depth->kc ? p + PACK_STRIP : depth->kc;
 
-        for (uint32_t c = 0; c < count; c++)
-            TN(pack_strip)
-        (product, &chunks[c], depth->i1, depth->p0 + p, depth->p0 + end,
-         chunks[c].packed + (size_t)p * chunks[c].rows);
+        for (uint32_t c = 0; c < count; c++) {
+            if (chunks[c].packed)
+                TN(pack_strip)
+            (product, &chunks[c], depth->i1, depth->p0 + p, depth->p0 + end,
+             chunks[c].packed + (size_t)p * chunks[c].rows);
+        }
     }
 }
 
@@ -285,7 +288,8 @@ INLINE const T *TN(find_in_b)(const struct TN(depth) * depth, uint32_t i, uint32
     const uint32_t panel = i < depth->j0 ? 0 : (i - depth->j0) / NR;
     const uint32_t first = depth->j0 + panel * NR;
 
-    if (i < depth->j0 || i + rows > depth->j1 || i + rows > first + NR)
+    if (!depth->square || !depth->packed_b || i < depth->j0 || i + rows > depth->j1 ||
+        i + rows > first + NR)
         return NULL;
     *step = depth->j1 - first <= VL ? VL : NR;
     return depth->packed_b + (size_t)panel * NR * depth->kc + (i - first);
@@ -311,10 +315,10 @@ static void TN(row_open)(const struct product *product, const struct TN(depth) *
         (struct TN(block)){ .ldc = product->ldc, .alpha = (T)product->alpha, .beta = depth->beta };
     row->i = i;
     row->rows = rows;
-    row->a = depth->square && depth->packed_b ? TN(find_in_b)(depth, i, rows, &row->a_step) : NULL;
+    row->a = chunk->packed ? NULL : TN(find_in_b)(depth, i, rows, &row->a_step);
     if (row->a) {
         row->block.a_col_stride = row->a_step;
-    } else if (depth->pack_a) {
+    } else if (chunk->packed) {
         row->a = chunk->packed;
         row->a_step = row->block.a_col_stride = rows;
     } else if (by_rows) {
@@ -378,24 +382,39 @@ static void TN(rows_multiply)(const struct product *product, const struct TN(dep
     }
 }
 
-/* Rows [i0, i1) of the tile at one depth, some chunks of `height` rows at a time. Full blocks share
- * the rows evenly, so that none is left with few. */
+/* How many rows the chunk at row i has. Full blocks share the rows evenly, so that none is left with
+ * few; where the packed B serves as A as well, they share those of one panel. */
+static uint32_t TN(chunk_rows)(const struct TN(depth) * depth, uint32_t height, uint32_t i)
+{
+    uint32_t rest = depth->i1 - i;
+
+    if (depth->square && depth->packed_b) {
+        const uint32_t border = i < depth->j0 ? depth->j0 - i : NR - (i - depth->j0) % NR;
+
+        rest = border < rest ? border : rest;
+    }
+    return height == MR ? rest / ((rest + MR - 1) / MR) : rest < height ? rest : height;
+}
+
+/* Rows [i0, i1) of the tile at one depth, some chunks of `height` rows at a time. */
 static void TN(rows_of_blocks)(const struct product *product, const struct TN(depth) * depth,
                                uint32_t height, T *packed_a)
 {
-    uint32_t left = (depth->i1 - depth->i0 + height - 1) / height; /* chunks */
     uint32_t i = depth->i0;
 
-    while (left > 0) {
+    while (i < depth->i1) {
         struct TN(chunk) chunks[PACK_CHUNKS];
         struct TN(row) rows[PACK_CHUNKS];
         uint32_t count = 0;
 
-        for (; count < PACK_CHUNKS && left > 0; count++, left--) {
-            const uint32_t rest = depth->i1 - i;
-            const uint32_t high = height == MR ? rest / left : rest < height ? rest : height;
+        for (; count < PACK_CHUNKS && i < depth->i1; count++) {
+            const uint32_t high = TN(chunk_rows)(depth, height, i);
+            size_t step;
+            const bool packs = depth->pack_a && !TN(find_in_b)(depth, i, high, &step);
 
-            chunks[count] = (struct TN(chunk)){ i, high, packed_a + count * PANEL_ELEMENTS };
+            chunks[count] = (struct TN(chunk)){ i, high, NULL };
+            if (packs)
+                chunks[count].packed = packed_a + count * PANEL_ELEMENTS;
             i += high;
         }
         if (depth->pack_a)
@@ -410,8 +429,10 @@ static void TN(rows_of_blocks)(const struct product *product, const struct TN(de
 static void TN(tile)(const struct product *product, uint32_t i0, uint32_t i1, uint32_t j0,
                      uint32_t j1, void *scratch)
 {
-    if (product->upper && i0 > j0) /* columns left of the diagonal are not wanted */
+    if (product->upper && i0 > j0) /* columns left of the diagonal are not wanted, … */
         j0 += (i0 - j0) / PRODUCT_PAD * PRODUCT_PAD;
+    if (product->upper && i1 > j1) /* … nor rows below it */
+        i1 = j1;
 
     const uint32_t width = (j1 - j0 + (uint32_t)VL - 1) / (uint32_t)VL * (uint32_t)VL;
     /* Rows of a block. What a block computes below the diagonal is lost: low blocks lose less. */
