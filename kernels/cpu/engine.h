@@ -61,6 +61,9 @@ struct engine {
     const struct tiny_ops *tiny;     /* the way of matrices with few columns */
     const struct packed_ops *packed; /* matrices that stay tiles; NULL without a tile unit */
     void (*narrow)(void *data, size_t count); /* f64 to f32, in place */
+    /* w <- factor * w, rounded; the sum of the squared changes, and in *square that of the old w,
+     * both in f64. */
+    double (*rescale)(float *w, double factor, size_t count, double *square);
     struct engine_ops f32;
     struct engine_ops f64;
 };

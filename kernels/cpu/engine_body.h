@@ -150,22 +150,19 @@ static void TN(mirror)(void *data, size_t ldg, uint32_t i0, uint32_t i1)
 
 /* Sums are taken in f64, in registers of WIDE_LANES of them, SUM_REGISTERS at a time: enough to
  * hide the latency of an addition. */
-#define WIDE_LANES (VECTOR_BYTES / sizeof(double))
-#define SUM_STEP   (SUM_REGISTERS * WIDE_LANES)
-typedef double TN(wide) __attribute__((vector_size(VECTOR_BYTES)));
-typedef T TN(part) __attribute__((vector_size(WIDE_LANES * sizeof(T))));
+#define SUM_STEP (SUM_REGISTERS * WIDE_LANES)
 
-INLINE TN(wide) TN(widen)(const T *x)
+INLINE wide TN(widen)(const T *x)
 {
     TN(part) part;
 
     memcpy(&part, x, sizeof(part));
-    return __builtin_convertvector(part, TN(wide));
+    return TN(wide_of)(part);
 }
 
-INLINE double TN(total)(const TN(wide) sum[SUM_REGISTERS])
+INLINE double TN(total)(const wide sum[SUM_REGISTERS])
 {
-    TN(wide) all = sum[0];
+    wide all = sum[0];
     double total = 0;
 
     for (size_t r = 1; r < SUM_REGISTERS; r++)
@@ -176,7 +173,7 @@ INLINE double TN(total)(const TN(wide) sum[SUM_REGISTERS])
 }
 
 /* sum += (factor * x_i)^2 in some order; the last ones are returned. */
-INLINE double TN(add_squares)(const T *x, double factor, size_t n, TN(wide) sum[SUM_REGISTERS])
+INLINE double TN(add_squares)(const T *x, double factor, size_t n, wide sum[SUM_REGISTERS])
 {
     double rest = 0;
     size_t i = 0;
@@ -184,13 +181,13 @@ INLINE double TN(add_squares)(const T *x, double factor, size_t n, TN(wide) sum[
     for (; i + SUM_STEP <= n; i += SUM_STEP) {
         UNROLL
         for (size_t r = 0; r < SUM_REGISTERS; r++) {
-            const TN(wide) value = TN(widen)(x + i + r * WIDE_LANES) * factor;
+            const wide value = TN(widen)(x + i + r * WIDE_LANES) * factor;
 
             sum[r] += value * value;
         }
     }
     for (; i + WIDE_LANES <= n; i += WIDE_LANES) {
-        const TN(wide) value = TN(widen)(x + i) * factor;
+        const wide value = TN(widen)(x + i) * factor;
 
         sum[0] += value * value;
     }
@@ -201,7 +198,7 @@ INLINE double TN(add_squares)(const T *x, double factor, size_t n, TN(wide) sum[
 
 static double TN(square)(const void *x, double factor, size_t n)
 {
-    TN(wide) sum[SUM_REGISTERS] = { 0 };
+    wide sum[SUM_REGISTERS] = { 0 };
     const double rest = TN(add_squares)(x, factor, n, sum);
 
     return TN(total)(sum) + rest;
@@ -210,7 +207,7 @@ static double TN(square)(const void *x, double factor, size_t n)
 static void TN(sums)(const void *data, size_t ldg, uint32_t n, double factor, double *dfi,
                      double *square, double *trace)
 {
-    TN(wide) sum[SUM_REGISTERS] = { 0 };
+    wide sum[SUM_REGISTERS] = { 0 };
     double off = 0, dfi_diagonal = 0, square_diagonal = 0;
 
     *trace = 0;
@@ -363,27 +360,40 @@ static double TN(largest)(const void *x_data, size_t n)
     return (double)largest;
 }
 
-typedef float TN(narrow) __attribute__((vector_size(WIDE_LANES * sizeof(float))));
+/* One register of them; returns the changes. */
+INLINE wide TN(replace_part)(float *w, const T *x, T factor)
+{
+    TN(part) part;
+    half old;
+
+    memcpy(&part, x, sizeof(part));
+    memcpy(&old, w, sizeof(old));
+    const half y = TN(half_of)(part * factor);
+
+    memcpy(w, &y, sizeof(y));
+    return wide_of(y) - wide_of(old);
+}
 
 static double TN(replace)(float *w, const void *x_data, double factor, size_t n)
 {
     const T *x = x_data;
     const T f = (T)factor;
-    TN(wide) sum[SUM_REGISTERS] = { 0 };
+    wide sum[SUM_REGISTERS] = { 0 };
     double rest = 0;
     size_t i = 0;
 
+    for (; i + SUM_STEP <= n; i += SUM_STEP) {
+        UNROLL
+        for (size_t r = 0; r < SUM_REGISTERS; r++) {
+            const size_t at = i + r * WIDE_LANES;
+            const wide d = TN(replace_part)(w + at, x + at, f);
+
+            sum[r] += d * d;
+        }
+    }
     for (; i + WIDE_LANES <= n; i += WIDE_LANES) {
-        TN(part) part;
-        TN(narrow) old;
+        const wide d = TN(replace_part)(w + i, x + i, f);
 
-        memcpy(&part, x + i, sizeof(part));
-        memcpy(&old, w + i, sizeof(old));
-        const TN(narrow) y = __builtin_convertvector(part * f, TN(narrow));
-        const TN(wide) d =
-            __builtin_convertvector(y, TN(wide)) - __builtin_convertvector(old, TN(wide));
-
-        memcpy(w + i, &y, sizeof(y));
         sum[0] += d * d;
     }
     for (; i < n; i++) {
@@ -400,5 +410,4 @@ static double TN(replace)(float *w, const void *x_data, double factor, size_t n)
 #undef NR
 #undef PANEL_COPY
 #undef PANEL_ELEMENTS
-#undef WIDE_LANES
 #undef SUM_STEP

@@ -1,5 +1,8 @@
 /* engine_isa: turns engine_body.h into one struct engine. An engine_<isa>.c sets ENGINE_NAME,
  * ENGINE_TINY, VECTOR_BYTES and MR, and is compiled with the flags of its instruction set. */
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
 #include <math.h>
 #include <string.h>
 
@@ -45,6 +48,41 @@
 #define root_f32      sqrtf
 #define root_f64      sqrt
 
+/* A register of f64, and as many f32. gcc 12 takes __builtin_convertvector apart into halves and
+ * quarters, which costs four times as much. */
+#define WIDE_LANES (VECTOR_BYTES / sizeof(double))
+typedef double wide __attribute__((vector_size(VECTOR_BYTES)));
+typedef float half __attribute__((vector_size(VECTOR_BYTES / 2)));
+
+INLINE wide wide_of(half x)
+{
+#if defined(__AVX512F__)
+    return (wide)_mm512_cvtps_pd((__m256)x);
+#elif defined(__AVX2__)
+    return (wide)_mm256_cvtps_pd((__m128)x);
+#else
+    return __builtin_convertvector(x, wide);
+#endif
+}
+
+INLINE half half_of(wide x)
+{
+#if defined(__AVX512F__)
+    return (half)_mm512_cvtpd_ps((__m512d)x);
+#elif defined(__AVX2__)
+    return (half)_mm256_cvtpd_ps((__m256d)x);
+#else
+    return __builtin_convertvector(x, half);
+#endif
+}
+
+typedef half part_f32;
+typedef wide part_f64;
+#define wide_of_f32(x) wide_of(x)
+#define wide_of_f64(x) (x)
+#define half_of_f32(x) (x)
+#define half_of_f64(x) half_of(x)
+
 typedef int32_t bits_f32;
 typedef int64_t bits_f64;
 
@@ -63,10 +101,6 @@ typedef int64_t bits_f64;
 #undef T
 #undef TN
 
-#define NARROW_STEP (VECTOR_BYTES / sizeof(double))
-typedef double narrow_from __attribute__((vector_size(VECTOR_BYTES)));
-typedef float narrow_to __attribute__((vector_size(VECTOR_BYTES / 2)));
-
 static void narrow(void *data, size_t count)
 {
     char *bytes = data;
@@ -74,22 +108,62 @@ static void narrow(void *data, size_t count)
 
     /* What is read has never been written: the f32 numbers fall behind. The copies keep the two
      * types from being seen as one object. */
-    for (; i + NARROW_STEP <= count; i += NARROW_STEP) {
-        narrow_from wide;
+    for (; i + WIDE_LANES <= count; i += WIDE_LANES) {
+        wide from;
 
-        memcpy(&wide, bytes + i * sizeof(double), sizeof(wide));
-        const narrow_to result = __builtin_convertvector(wide, narrow_to);
+        memcpy(&from, bytes + i * sizeof(double), sizeof(from));
+        const half result = half_of(from);
 
         memcpy(bytes + i * sizeof(float), &result, sizeof(result));
     }
     for (; i < count; i++) {
-        double wide;
+        double from;
         float result;
 
-        memcpy(&wide, bytes + i * sizeof(double), sizeof(wide));
-        result = (float)wide;
+        memcpy(&from, bytes + i * sizeof(double), sizeof(from));
+        result = (float)from;
         memcpy(bytes + i * sizeof(float), &result, sizeof(result));
     }
+}
+
+#define RESCALE_SUMS 2u
+
+static double rescale(float *w, double factor, size_t count, double *square)
+{
+    const float f = (float)factor;
+    wide changes[RESCALE_SUMS] = { 0 }, squares[RESCALE_SUMS] = { 0 };
+    double change_sum = 0, square_sum = 0;
+    size_t i = 0;
+
+    for (; i + RESCALE_SUMS * WIDE_LANES <= count; i += RESCALE_SUMS * WIDE_LANES) {
+        UNROLL
+        for (size_t r = 0; r < RESCALE_SUMS; r++) {
+            half part;
+
+            memcpy(&part, w + i + r * WIDE_LANES, sizeof(part));
+            const wide old = wide_of(part);
+
+            part *= f;
+            memcpy(w + i + r * WIDE_LANES, &part, sizeof(part));
+            const wide change = wide_of(part) - old;
+
+            changes[r] += change * change;
+            squares[r] += old * old;
+        }
+    }
+    for (; i < count; i++) {
+        const double old = (double)w[i];
+
+        w[i] *= f;
+        change_sum += ((double)w[i] - old) * ((double)w[i] - old);
+        square_sum += old * old;
+    }
+    for (size_t l = 0; l < WIDE_LANES; l++) {
+        change_sum += changes[0][l] + changes[1][l];
+        square_sum += squares[0][l] + squares[1][l];
+    }
+    *square = square_sum;
+    return change_sum;
 }
 
 /* clang-format off */
@@ -116,6 +190,7 @@ const struct engine ENGINE_SYMBOL = {
     .tile_rows = TILE_ROWS,
     .tiny = &ENGINE_TINY,
     .narrow = narrow,
+    .rescale = rescale,
     .f32 = OPS(f32),
     .f64 = OPS(f64),
 };

@@ -382,8 +382,8 @@ static void TN(rows_multiply)(const struct product *product, const struct TN(dep
     }
 }
 
-/* How many rows the chunk at row i has. Full blocks share the rows evenly, so that none is left with
- * few; where the packed B serves as A as well, they share those of one panel. */
+/* How many rows the chunk at row i has. Full blocks share the rows evenly, so that none is left
+ * with few; where the packed B serves as A as well, they share those of one panel. */
 static uint32_t TN(chunk_rows)(const struct TN(depth) * depth, uint32_t height, uint32_t i)
 {
     uint32_t rest = depth->i1 - i;

@@ -460,13 +460,13 @@ static enum fire_status zero(struct polar *polar, struct fire_slot *slot)
 
 static void rows_rescale(const struct pass *pass, uint32_t begin, uint32_t end, double *sum)
 {
-    const struct engine_ops *ops = crew_ops(pass->polar->crew, FIRE_F32);
     size_t count;
     const void *weights = weights_at(pass, begin, end, &count);
+    double square;
 
+    *sum = pass->polar->crew->engine->rescale((float *)weights, pass->factor, count, &square);
     if (pass->squares)
-        pass->squares[begin / CHUNK_ROWS] = ops->square(weights, 1, count);
-    *sum = ops->replace((float *)weights, weights, pass->factor, count);
+        pass->squares[begin / CHUNK_ROWS] = square;
 }
 
 /* What a norm of at least `norm` makes of the factor that keeps it, c ||W|| / (||W|| + eps): true

@@ -331,6 +331,60 @@ START_TEST(what_is_not_positive_definite_has_no_inverse)
 }
 END_TEST
 
+/* Wider than a tile is high, deep enough that both operands are packed. */
+START_TEST(wide_gram_matrices_are_right)
+{
+    static const uint32_t shape[2] = { 70, 1050 };
+    struct bench bench;
+
+    if (!open_crew(&bench, paths[_i], shape[1]))
+        return;
+    double *x = gaussian(shape[0], shape[1]);
+
+    assert_gram(&bench.crew, x, shape, FIRE_F32, false);
+    assert_gram(&bench.crew, x, shape, FIRE_F64, true);
+    free(x);
+    free(bench.scratch);
+}
+END_TEST
+
+/* Lengths around a register and a turn of the loop; what lies behind stays. */
+START_TEST(rescaling_measures_what_it_does)
+{
+    static const uint32_t lengths[] = { 0, 1, 3, 8, 16, 17, 31, 32, 33, 100, 1029 };
+    static const double factors[] = { 1, 0.37, -2.5e-20 };
+    struct bench bench;
+
+    if (!open_crew(&bench, paths[_i], 16))
+        return;
+    for (size_t c = 0; c < COUNT(lengths) * COUNT(factors); c++) {
+        const uint32_t n = lengths[c / COUNT(factors)];
+        const double factor = factors[c % COUNT(factors)];
+        double *w = gaussian(1, n + 1);
+        float *scaled = malloc((n + 1) * sizeof(*scaled));
+        double want_change = 0, want_square = 0, square, change;
+
+        ck_assert_ptr_nonnull(scaled);
+        for (uint32_t i = 0; i <= n; i++)
+            scaled[i] = (float)w[i];
+        change = bench.crew.engine->rescale(scaled, factor, n, &square);
+        for (uint32_t i = 0; i < n; i++) {
+            const float y = (float)factor * (float)w[i];
+
+            ck_assert_double_eq(scaled[i], y);
+            want_change += ((double)y - w[i]) * ((double)y - w[i]);
+            want_square += w[i] * w[i];
+        }
+        ck_assert_double_eq(scaled[n], w[n]);
+        ck_assert(fabs(change - want_change) <= 1e-14 * want_change);
+        ck_assert(fabs(square - want_square) <= 1e-14 * want_square);
+        free(w);
+        free(scaled);
+    }
+    free(bench.scratch);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("dense");
@@ -340,6 +394,8 @@ int main(void)
 
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, gram_matrices_are_right, 0, (int)(COUNT(shapes) * COUNT(paths)));
+    tcase_add_loop_test(tests, wide_gram_matrices_are_right, 0, (int)COUNT(paths));
+    tcase_add_loop_test(tests, rescaling_measures_what_it_does, 0, (int)COUNT(paths));
     tcase_add_loop_test(tests, inverses_are_right, 0, (int)(COUNT(shapes) * COUNT(paths)));
     tcase_add_loop_test(tests, symmetric_vectors_are_right, 0, (int)(COUNT(shapes) * COUNT(paths)));
     tcase_add_loop_test(tests, what_is_not_positive_definite_has_no_inverse, 0, (int)COUNT(paths));
