@@ -115,7 +115,7 @@ void dense_product(const struct crew *crew, enum fire_dtype dtype, const struct 
         grid.tile_cols = product->upper ? 512 : 256;
     } else {
         grid.tile_rows = alone ? ALONE_TILE_ROWS : crew->engine->tile_rows;
-        grid.tile_cols = even_share(product->n, 512);
+        grid.tile_cols = alone ? even_share(product->n, 512) : side <= 1536 ? 256 : 512;
     }
     if (dtype == FIRE_F32 && side > SERIAL_SIDE && crew->engine->packs &&
         crew->engine->packs(product)) {
