@@ -256,8 +256,9 @@ static void TN(pack_a)(const struct product *product, const struct TN(depth) * d
         const uint32_t end = p + PACK_STRIP < depth->kc ? p + PACK_STRIP : depth->kc;
 
         for (uint32_t c = 0; c < count; c++) {
-            if (chunks[c].packed)
-                TN(pack_strip)
+            if (!chunks[c].packed)
+                continue;
+            TN(pack_strip)
             (product, &chunks[c], depth->i1, depth->p0 + p, depth->p0 + end,
              chunks[c].packed + (size_t)p * chunks[c].rows);
         }
@@ -425,6 +426,15 @@ static void TN(rows_of_blocks)(const struct product *product, const struct TN(de
     }
 }
 
+/* How deep a block is. Whatever a tile's triangles leave of the depth, it is cut at multiples of
+ * this: the order of sums may not depend on how the product is cut into tiles. */
+static uint32_t TN(depth_share)(uint32_t k)
+{
+    const uint32_t parts = (k + KC - 1) / KC;
+
+    return parts ? (k + parts - 1) / parts : KC;
+}
+
 /* Scratch: KC x NR-padded columns of B, then PACK_CHUNKS panels of A. */
 static void TN(tile)(const struct product *product, uint32_t i0, uint32_t i1, uint32_t j0,
                      uint32_t j1, void *scratch)
@@ -438,6 +448,7 @@ static void TN(tile)(const struct product *product, uint32_t i0, uint32_t i1, ui
     /* Rows of a block. What a block computes below the diagonal is lost: low blocks lose less. */
     const uint32_t height = product->upper && product->n <= LOW_BLOCKS_SIDE ? LOW_BLOCK_ROWS : MR;
     struct TN(depth) depth = { .i0 = i0, .i1 = i1, .j0 = j0, .j1 = j0 + width };
+    const uint32_t deep = TN(depth_share)(product->k);
     uint32_t p_begin = 0, p_end = product->k;
     bool first = true;
 
@@ -462,10 +473,10 @@ static void TN(tile)(const struct product *product, uint32_t i0, uint32_t i1, ui
     depth.pack_a = product->a_transposed && pack_a;
     depth.square = product->a_transposed && product->a == product->b;
     for (uint32_t p = p_begin; p < p_end || first; p += depth.kc) {
+        const uint32_t rest = p < p_end ? p_end - p : 0;
+
         depth.p0 = p;
-        depth.kc = p_end - p;
-        if (depth.kc > KC) /* two halves rather than a whole block and a sliver */
-            depth.kc = depth.kc < 2 * KC ? (depth.kc + 1) / 2 : KC;
+        depth.kc = deep - p % deep < rest ? deep - p % deep : rest;
         depth.first = first;
         depth.beta = first ? (T)product->beta : (T)1;
         first = false;

@@ -348,6 +348,112 @@ START_TEST(wide_gram_matrices_are_right)
 }
 END_TEST
 
+/* Products whose operands have triangles, deep enough to be cut into blocks of depth. */
+enum { GRID_SIDE = 592 };
+
+static const struct {
+    const char *name;
+    struct product product;
+} grids[] = {
+    { "dense", { .beta = 1 } },
+    { "lower A", { .a_shape = PRODUCT_LOWER } },
+    { "upper A", { .a_shape = PRODUCT_UPPER, .beta = 1 } },
+    { "upper B", { .b_shape = PRODUCT_UPPER } },
+    { "lower B", { .b_shape = PRODUCT_LOWER, .beta = -0.5 } },
+    { "upper A, lower B", { .a_shape = PRODUCT_UPPER, .b_shape = PRODUCT_LOWER, .upper = true } },
+    { "transposed A", { .a_transposed = true, .upper = true } },
+    { "transposed upper A", { .a_transposed = true, .a_shape = PRODUCT_LOWER } },
+};
+
+/* A random square whose elements outside the shape are zero; transposed when asked. */
+static void *shaped(enum product_shape shape, bool transposed, enum fire_dtype dtype)
+{
+    double *x = gaussian(GRID_SIDE, GRID_SIDE);
+    void *result;
+
+    for (uint32_t i = 0; i < GRID_SIDE; i++) {
+        for (uint32_t j = 0; j < GRID_SIDE; j++) {
+            const uint32_t row = transposed ? j : i, col = transposed ? i : j;
+
+            if ((shape == PRODUCT_LOWER && col > row) || (shape == PRODUCT_UPPER && col < row))
+                x[(size_t)i * GRID_SIDE + j] = 0;
+        }
+    }
+    result = padded(x, GRID_SIDE, GRID_SIDE, dtype);
+    free(x);
+    return result;
+}
+
+/* A new array: the product in tiles of so many rows and columns, over what `start` holds. */
+static void *multiplied(const struct crew *crew, struct product product, enum fire_dtype dtype,
+                        const void *start, const uint32_t tile[2])
+{
+    const struct engine_ops *ops = dtype == FIRE_F64 ? &crew->engine->f64 : &crew->engine->f32;
+    const size_t bytes = (size_t)GRID_SIDE * product.ldc * fire_dtype_bytes(dtype);
+    void *c = aligned_alloc(64, bytes);
+
+    ck_assert_ptr_nonnull(c);
+    memcpy(c, start, bytes);
+    product.c = c;
+    for (uint32_t i = 0; i < GRID_SIDE; i += tile[0]) {
+        for (uint32_t j = 0; j < GRID_SIDE; j += tile[1]) {
+            const uint32_t i1 = i + tile[0] < GRID_SIDE ? i + tile[0] : GRID_SIDE;
+            const uint32_t j1 = j + tile[1] < GRID_SIDE ? j + tile[1] : GRID_SIDE;
+
+            if (!product.upper || j1 > i)
+                ops->tile(&product, i, i1, j, j1, crew->scratch[0]);
+        }
+    }
+    return c;
+}
+
+static void assert_same_bits(const struct crew *crew, size_t index, enum fire_dtype dtype)
+{
+    static const uint32_t tiles[][2] = { { 592, 256 }, { 72, 512 }, { 97, 48 }, { 300, 304 } };
+    struct product product = grids[index].product;
+    void *a = shaped(product.a_shape, product.a_transposed, dtype);
+    void *b = shaped(product.b_shape, false, dtype);
+    void *start = shaped(PRODUCT_DENSE, false, dtype), *want = NULL;
+
+    product.m = product.n = product.k = GRID_SIDE;
+    product.lda = product.ldb = product.ldc = dense_stride(GRID_SIDE);
+    product.a = product.a_transposed && product.a_shape == PRODUCT_DENSE ? b : a;
+    product.b = b;
+    product.alpha = -1.5;
+    for (size_t t = 0; t < COUNT(tiles); t++) {
+        void *got = multiplied(crew, product, dtype, start, tiles[t]);
+
+        want = want ? want : multiplied(crew, product, dtype, start, tiles[t]);
+        for (uint32_t i = 0; i < GRID_SIDE; i++) {
+            const uint32_t first = product.upper ? i : 0;
+            const size_t at = (i * product.ldc + first) * fire_dtype_bytes(dtype);
+
+            ck_assert_msg(memcmp((char *)got + at, (char *)want + at,
+                                 (GRID_SIDE - first) * fire_dtype_bytes(dtype)) == 0,
+                          "%s, %s, %s: row %u depends on tiles of %u x %u", crew->engine->name,
+                          grids[index].name, fire_dtype_name(dtype), i, tiles[t][0], tiles[t][1]);
+        }
+        free(got);
+    }
+    free(want);
+    free(start);
+    free(a);
+    free(b);
+}
+
+START_TEST(the_grid_does_not_change_a_bit)
+{
+    const size_t index = (size_t)_i / COUNT(paths);
+    struct bench bench;
+
+    if (!open_crew(&bench, paths[(size_t)_i % COUNT(paths)], GRID_SIDE))
+        return;
+    assert_same_bits(&bench.crew, index, FIRE_F32);
+    assert_same_bits(&bench.crew, index, FIRE_F64);
+    free(bench.scratch);
+}
+END_TEST
+
 /* Lengths around a register and a turn of the loop; what lies behind stays. */
 START_TEST(rescaling_measures_what_it_does)
 {
@@ -395,6 +501,8 @@ int main(void)
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, gram_matrices_are_right, 0, (int)(COUNT(shapes) * COUNT(paths)));
     tcase_add_loop_test(tests, wide_gram_matrices_are_right, 0, (int)COUNT(paths));
+    tcase_add_loop_test(tests, the_grid_does_not_change_a_bit, 0,
+                        (int)(COUNT(grids) * COUNT(paths)));
     tcase_add_loop_test(tests, rescaling_measures_what_it_does, 0, (int)COUNT(paths));
     tcase_add_loop_test(tests, inverses_are_right, 0, (int)(COUNT(shapes) * COUNT(paths)));
     tcase_add_loop_test(tests, symmetric_vectors_are_right, 0, (int)(COUNT(shapes) * COUNT(paths)));
