@@ -21,6 +21,7 @@
 #include "clock.h"
 #include "device_trial.h"
 #include "log.h"
+#include "wake.h"
 
 #define MEASURED_SHARE 0.8 /* of the time between start and end that must be a batch's own */
 
@@ -43,7 +44,7 @@ struct device {
     void *data;
     void (*closed)(void *data);
     void *closed_data;
-    uv_async_t async;
+    struct wake wake;
 
     pthread_mutex_t lock;
     struct batch *ends; /* newest first */
@@ -73,7 +74,7 @@ static void tell_end(struct device *device, struct batch *batch)
     batch->next = device->ends;
     device->ends = batch;
     pthread_mutex_unlock(&device->lock);
-    uv_async_send(&device->async);
+    wake_send(&device->wake);
 }
 
 /* On a thread of the backend. */
@@ -134,15 +135,15 @@ static void release(struct device *device)
     pthread_mutex_destroy(&device->lock);
 }
 
-static void on_closed(uv_handle_t *handle)
+static void on_released(void *data)
 {
-    struct device *device = handle->data;
+    struct device *device = data;
     void (*closed)(void *data) = device->closed;
-    void *data = device->closed_data;
+    void *closed_data = device->closed_data;
 
     free(device);
     if (closed)
-        closed(data);
+        closed(closed_data);
 }
 
 void device_close(struct device *device, void (*closed)(void *data), void *data)
@@ -155,7 +156,7 @@ void device_close(struct device *device, void (*closed)(void *data), void *data)
     release(device);
     device->closed = closed;
     device->closed_data = data;
-    uv_close((uv_handle_t *)&device->async, on_closed);
+    wake_release(&device->wake, on_released);
 }
 
 static enum fire_status open_waiters(struct device *device, struct fire_error *error)
@@ -185,7 +186,7 @@ static enum fire_status open_waiters(struct device *device, struct fire_error *e
     return FIRE_OK;
 }
 
-static void on_ends(uv_async_t *async);
+static void on_ends(void *data);
 
 enum fire_status device_open(uv_loop_t *loop, const struct device_settings *settings,
                              device_done done, void *data, struct device **out,
@@ -221,15 +222,13 @@ enum fire_status device_open(uv_loop_t *loop, const struct device_settings *sett
     if (status == FIRE_OK)
         status = open_waiters(device, error);
     /* The handle comes last: before it, failing leaves nothing in the loop. */
-    if (status == FIRE_OK && uv_async_init(loop, &device->async, on_ends) != 0)
-        status = fire_fail(error, FIRE_NO_MEMORY, "device",
-                           "could not make a wake-up handle: allow the daemon more open files");
+    if (status == FIRE_OK)
+        status = wake_init(&device->wake, loop, on_ends, device, error);
     if (status != FIRE_OK) {
         release(device);
         free(device);
         return status;
     }
-    device->async.data = device;
     backend->caps(device->handle, &device->caps);
     *out = device;
     return FIRE_OK;
@@ -335,9 +334,9 @@ static struct batch *take_ended(struct device *device)
     return NULL;
 }
 
-static void on_ends(uv_async_t *async)
+static void on_ends(void *data)
 {
-    struct device *device = async->data;
+    struct device *device = data;
     struct batch *batch;
 
     pthread_mutex_lock(&device->lock);

@@ -182,19 +182,24 @@ static void tell_firing(struct monitor *monitor, const struct monitor_alert *lis
                                                           .firing = list->firing });
 }
 
-static void on_wake_closed(uv_handle_t *handle)
+static void lock_release(struct monitor *monitor)
 {
-    struct monitor *monitor = handle->data;
-    void (*closed)(void *data) = monitor->closed;
-    void *data = monitor->closed_data;
-
     uv_mutex_destroy(&monitor->lock);
     uv_cond_destroy(&monitor->for_writer);
     uv_cond_destroy(&monitor->for_readers);
+}
+
+static void on_released(void *data)
+{
+    struct monitor *monitor = data;
+    void (*closed)(void *data) = monitor->closed;
+    void *closed_data = monitor->closed_data;
+
+    lock_release(monitor);
     monitor_alerts_free(monitor->firing);
     free(monitor->place);
     free(monitor);
-    closed(data);
+    closed(closed_data);
 }
 
 /* The threads are gone: what they left is refused. */
@@ -217,12 +222,12 @@ static void close_rest(struct monitor *monitor)
         }
     }
     FIRE_ASSERT(monitor->unfinished == 0);
-    uv_close((uv_handle_t *)&monitor->wake, on_wake_closed);
+    wake_release(&monitor->wake, on_released);
 }
 
-static void on_wake(uv_async_t *handle)
+static void on_wake(void *data)
 {
-    struct monitor *monitor = handle->data;
+    struct monitor *monitor = data;
     struct monitor_jobs finished;
     struct monitor_alert *firing;
     bool up, known, gone;
@@ -245,7 +250,7 @@ static void on_wake(uv_async_t *handle)
         note_store(monitor, up);
     while (finished.first)
         job_finish(monitor, jobs_pop(&finished));
-    if (gone && !uv_is_closing((uv_handle_t *)&monitor->wake))
+    if (gone && !wake_is_releasing(&monitor->wake))
         close_rest(monitor);
 }
 
@@ -257,7 +262,7 @@ static void job_return(struct monitor *monitor, struct monitor_job *job)
     uv_mutex_lock(&monitor->lock);
     jobs_push(&monitor->finished, job);
     uv_mutex_unlock(&monitor->lock);
-    uv_async_send(&monitor->wake);
+    wake_send(&monitor->wake);
 }
 
 static void queue_write(struct monitor *monitor, struct monitor_job *job)
@@ -484,8 +489,12 @@ enum fire_status monitor_open(uv_loop_t *loop, const struct monitor_settings *se
     uv_mutex_init(&monitor->lock);
     uv_cond_init(&monitor->for_writer);
     uv_cond_init(&monitor->for_readers);
-    uv_async_init(loop, &monitor->wake, on_wake);
-    monitor->wake.data = monitor;
+    status = wake_init(&monitor->wake, loop, on_wake, monitor, error);
+    if (status != FIRE_OK) {
+        lock_release(monitor);
+        free(monitor);
+        return status;
+    }
     *out = monitor; /* from here on monitor_close() ends it */
     snprintf(monitor->trouble, sizeof(monitor->trouble), "%s",
              monitor->off ? "history is off" : "it is being opened");
@@ -511,5 +520,5 @@ void monitor_close(struct monitor *monitor, void (*closed)(void *data), void *da
     uv_cond_broadcast(&monitor->for_writer);
     uv_cond_broadcast(&monitor->for_readers);
     uv_mutex_unlock(&monitor->lock);
-    uv_async_send(&monitor->wake);
+    wake_send(&monitor->wake);
 }

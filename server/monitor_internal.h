@@ -10,6 +10,7 @@
 #include "history.h"
 #include "monitor.h"
 #include "tenant.h"
+#include "wake.h"
 
 #define MONITOR_READERS 2u
 
@@ -64,7 +65,7 @@ struct monitor {
     char *place; /* of the store */
 
     /* The loop's. */
-    uv_async_t wake;
+    struct wake wake;
     bool up; /* as the loop knows it */
     bool told;
     char trouble[FIRE_ERROR_MESSAGE_BYTES];

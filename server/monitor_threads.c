@@ -76,7 +76,7 @@ static void set_state(struct monitor *monitor, const struct fire_error *why)
     }
     uv_cond_broadcast(&monitor->for_readers);
     uv_mutex_unlock(&monitor->lock);
-    uv_async_send(&monitor->wake);
+    wake_send(&monitor->wake);
 }
 
 /* A file that is no database any more is kept beside a new one. */
@@ -244,7 +244,7 @@ static void give_back(struct writer *writer, struct monitor_job *const *jobs, si
         finish(monitor, jobs[i]);
     }
     uv_mutex_unlock(&monitor->lock);
-    uv_async_send(&monitor->wake);
+    wake_send(&monitor->wake);
 }
 
 /* The store failed under the batch: who waits is refused, the rest goes to the front again. */
@@ -323,7 +323,7 @@ static void write_batch(struct writer *writer)
     /* Refuses what waits behind first, so that the front is the front. */
     lose_store(writer, &error, corrupt);
     take_back(writer, &error);
-    uv_async_send(&writer->monitor->wake);
+    wake_send(&writer->monitor->wake);
 }
 
 /* Under the lock: takes what waits. */
@@ -402,7 +402,7 @@ static void thread_ends(struct monitor *monitor)
     uv_mutex_lock(&monitor->lock);
     monitor->threads_left--;
     uv_mutex_unlock(&monitor->lock);
-    uv_async_send(&monitor->wake);
+    wake_send(&monitor->wake);
 }
 
 void monitor_writer_run(void *data)
@@ -507,7 +507,7 @@ void monitor_reader_run(void *data)
         answer_read(monitor, &history, job);
         uv_mutex_lock(&monitor->lock);
         finish(monitor, job);
-        uv_async_send(&monitor->wake);
+        wake_send(&monitor->wake);
     }
     uv_mutex_unlock(&monitor->lock);
     history_close(history);

@@ -33,6 +33,7 @@
 #include "rpc_core.h"
 #include "rpc_listen.h"
 #include "scheduler.h"
+#include "wake.h"
 
 #define SLOTS_PER_METHOD     64u
 #define EVENTS_MAX           4096u /* in the ring */
@@ -102,7 +103,7 @@ struct rpc_server {
     struct tenant *blocked; /* … once memory has been given back */
     struct tenant **blocked_end;
 
-    uv_async_t wake;
+    struct wake wake;
     uv_timer_t limit;
     uv_timer_t quiet;
     uint32_t handles; /* open ones */
@@ -237,7 +238,7 @@ static void pump_run(void *data)
         const bool was_empty = rpc->ring_count++ == 0;
         uv_mutex_unlock(&rpc->lock);
         if (was_empty)
-            uv_async_send(&rpc->wake);
+            wake_send(&rpc->wake);
     }
 }
 
@@ -249,7 +250,7 @@ void rpc_server_resume(struct rpc_server *rpc, struct tenant *tenant)
     tenant->next_resuming = NULL;
     *rpc->resuming_end = tenant;
     rpc->resuming_end = &tenant->next_resuming;
-    uv_async_send(&rpc->wake);
+    wake_send(&rpc->wake);
 }
 
 void rpc_server_block(struct rpc_server *rpc, struct tenant *tenant)
@@ -290,9 +291,9 @@ static void resume_all(struct rpc_server *rpc)
     }
 }
 
-static void on_wake(uv_async_t *wake)
+static void on_wake(void *data)
 {
-    struct rpc_server *rpc = wake->data;
+    struct rpc_server *rpc = data;
     struct scheduler *const scheduler = rpc->server->scheduler;
     struct rpc_event events[EVENTS_PER_TURN];
     uint32_t count = 0;
@@ -311,7 +312,7 @@ static void on_wake(uv_async_t *wake)
 
     /* The pump wakes us only when the ring was empty. */
     if (more)
-        uv_async_send(&rpc->wake);
+        wake_send(&rpc->wake);
     /* What has arrived together is dispatched together. */
     if (scheduler)
         scheduler_hold(scheduler);
@@ -455,17 +456,22 @@ static void rpc_server_free(struct rpc_server *rpc)
     free(rpc);
 }
 
-static void on_handle_closed(uv_handle_t *handle)
+static void on_released(void *data)
 {
-    struct rpc_server *rpc = handle->data;
+    struct rpc_server *rpc = data;
     void (*const closed)(void *data) = rpc->on_closed;
-    void *const data = rpc->closed_data;
+    void *const closed_data = rpc->closed_data;
 
     if (--rpc->handles > 0)
         return;
     rpc_server_free(rpc);
     if (closed)
-        closed(data);
+        closed(closed_data);
+}
+
+static void on_handle_closed(uv_handle_t *handle)
+{
+    on_released(handle->data);
 }
 
 /* Ends the queue, which has nothing outstanding, and lets go of the rest. */
@@ -476,7 +482,7 @@ static void rpc_server_end(struct rpc_server *rpc)
         rpc_server_free(rpc);
         return;
     }
-    uv_close((uv_handle_t *)&rpc->wake, on_handle_closed);
+    wake_release(&rpc->wake, on_released);
     uv_close((uv_handle_t *)&rpc->limit, on_handle_closed);
     uv_close((uv_handle_t *)&rpc->quiet, on_handle_closed);
 }
@@ -671,12 +677,11 @@ static void core_abandon(struct rpc_server *rpc)
 /* The handles and the pump. */
 static enum fire_status threads_start(struct rpc_server *rpc, struct fire_error *error)
 {
-    int result = uv_async_init(&rpc->server->loop, &rpc->wake, on_wake);
+    int result;
+    const enum fire_status status = wake_init(&rpc->wake, &rpc->server->loop, on_wake, rpc, error);
 
-    if (result != 0)
-        return fire_fail(error, FIRE_IO, NULL, "cannot make a wake-up for the event loop: %s",
-                         uv_strerror(result));
-    rpc->wake.data = rpc;
+    if (status != FIRE_OK)
+        return status;
     uv_timer_init(&rpc->server->loop, &rpc->limit);
     rpc->limit.data = rpc;
     uv_timer_init(&rpc->server->loop, &rpc->quiet);
