@@ -188,10 +188,15 @@ void pool_set_interrupt(struct pool *pool, struct pool_interrupt *interrupt)
 void pool_lower_priority(uint32_t nice)
 {
     const id_t thread = (id_t)gettid();
+    const struct sched_param none = { 0 };
 
-    /* Only raising a niceness: always allowed, and no harm is done where it is not. */
-    if (nice)
-        (void)setpriority(PRIO_PROCESS, thread, getpriority(PRIO_PROCESS, thread) + (int)nice);
+    if (!nice)
+        return;
+    /* Only raising a niceness: always allowed, and no harm is done where it is not. What computes
+     * in batches does not interrupt the thread that wakes it either. */
+    (void)setpriority(PRIO_PROCESS, thread, getpriority(PRIO_PROCESS, thread) + (int)nice);
+    if (sched_getscheduler(0) == SCHED_OTHER)
+        (void)sched_setscheduler(0, SCHED_BATCH, &none);
 }
 
 enum fire_status pool_open(uint32_t threads, uint32_t nice, struct pool **out)
