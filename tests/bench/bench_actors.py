@@ -18,7 +18,7 @@ import inputs
 import message
 import official
 import record
-from daemon import Daemon, load, total
+from daemon import Daemon, Echo, load, total
 
 SIDE = 64
 CALLERS = 64
@@ -221,12 +221,37 @@ def answer_dfi(context, daemon, request):
     return inputs.dfi(result)
 
 
-def compare(context, ours, theirs, peer, bar, rounds, seconds, note, **more):
-    rates = record.interleave({"ours": lambda _: 1 / ours.rate(seconds),
-                               "theirs": lambda _: 1 / theirs.rate(seconds)}, rounds)
+class Bounce:
+    """The least there is: the same callers and bytes, and an echo that computes nothing."""
+
+    def __init__(self, context, body):
+        self.echo = Echo(context, f"127.0.0.1:{free_port(1)}")
+        self.body = body
+
+    def rate(self, seconds):
+        return h2load(f"http://{self.echo.address}{REINIT}", self.body, seconds, *GRPC)
+
+    def close(self):
+        self.echo.close()
+
+
+def compare(context, ours, theirs, peer, bar, rounds, seconds, note, least=None, **more):
+    """`note` gets the times of every side; `least` is one that is only told of."""
+    sides = {"ours": ours, "theirs": theirs} | ({"least": least} if least else {})
+    times = record.interleave({name: lambda _, side=side: 1 / side.rate(seconds)
+                               for name, side in sides.items()}, rounds)
     context.report(record.compared(
-        "actors", f"{CALLERS} callers, one {SIDE}² each", peer, rates["ours"], rates["theirs"],
-        bar, note=note(), **more))
+        "actors", f"{CALLERS} callers, one {SIDE}² each", peer, times["ours"], times["theirs"],
+        bar, note=note(times), **more))
+
+
+def told(times):
+    """What an echo would reach beside the peer: nobody who computes gets there."""
+    if "least" not in times:
+        return ""
+    ratio = np.median(np.array(times["theirs"]) / np.array(times["least"]))
+    return (f"; an echo on gRPC core that computes nothing: {np.median(times['least']) * 1e3:.4f} ms, "
+            f"{ratio:.2f}x")
 
 
 def run(context):
@@ -246,7 +271,7 @@ def run(context):
         off = Fired(context, array, "--batching", "false")
         try:
             compare(context, fired, off, "batching off", BAR_OFF, rounds, seconds,
-                    lambda: f"mean batch {fired.batch:.1f}", accurate=dfi <= inputs.DFI_TARGET)
+                    lambda _: f"mean batch {fired.batch:.1f}", accurate=dfi <= inputs.DFI_TARGET)
         finally:
             off.close()
         context.report(record.shared("actors", "mean batch under backlog", "matrices",
@@ -258,11 +283,15 @@ def run(context):
                 context.report(record.failed("actors", f"{CALLERS} callers, one {SIDE}² each",
                                              peer.name, BAR_PEER, str(failure)))
                 continue
+            least = None if context.quick else Bounce(context, fired.body)
             try:
                 server.rate(1)
                 compare(context, fired, server, peer.name, BAR_PEER, rounds, seconds,
-                        lambda: f"official k = {steps}", accurate=dfi <= inputs.DFI_TARGET)
+                        lambda times: f"official k = {steps}{told(times)}", least,
+                        accurate=dfi <= inputs.DFI_TARGET)
             finally:
+                if least:
+                    least.close()
                 server.close()
     finally:
         fired.close()

@@ -17,7 +17,7 @@ import inputs
 import message
 import models
 import record
-from daemon import Daemon, load
+from daemon import Daemon, Echo, load
 from worker import Worker
 
 BAR_TORCH = 4.0
@@ -26,22 +26,6 @@ PASS_THROUGH = {"steps": "0", "scale": "keep-norm"}
 WIRE_SIDES = {"1 MiB": 512, "15 MiB": 1984}
 QUICK_LAYERS = 2
 LAYERS = 12
-
-
-class Echo:
-    """The echo server on a socket of its own."""
-
-    def __init__(self, context):
-        self.address = f"unix:{context.temporary}/echo"
-        self.process = subprocess.Popen(
-            [str(context.build / "bin" / "fire_bench_echo"), self.address],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        if not self.process.stdout.readline().startswith("listening"):
-            raise RuntimeError("the echo server did not start")
-
-    def close(self):
-        self.process.stdin.close()
-        self.process.wait()
 
 
 def seconds_per_call(context, address, path, calls):
@@ -53,7 +37,7 @@ def seconds_per_call(context, address, path, calls):
 
 def wire(context, daemon):
     """The cost of the wire; gives the echo's seconds a byte."""
-    echo = Echo(context)
+    echo = Echo(context, f"unix:{context.temporary}/echo")
     per_byte = None
     try:
         for case, side in WIRE_SIDES.items():

@@ -92,6 +92,22 @@ class Daemon:
         self.stop()
 
 
+class Echo:
+    """The echo server on raw gRPC core."""
+
+    def __init__(self, context, address):
+        self.address = address
+        self.process = subprocess.Popen(
+            [str(context.build / "bin" / "fire_bench_echo"), address],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        if not self.process.stdout.readline().startswith("listening"):
+            raise DaemonError("the echo server did not start")
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
 def total(metrics, name):
     return sum(value for key, value in metrics.items()
                if key == name or key.startswith(name + "{"))
