@@ -23,6 +23,8 @@
 #define LANCZOS_SEED       0x46495245u
 #define LANCZOS_CHECK      4u  /* Ritz values are computed after every so many products */
 #define ROOT_STEPS_MAX     200 /* bisection alone needs some 60 */
+#define REMAINDER_SHORT    1e-3 /* of the largest alpha: shorter vectors are made orthogonal again … */
+#define REMAINDER_PASSES   2 /* … so often */
 
 /* Below this ratio of eigenvalues of X^T X (kappa above 1e5) the singular values come from an SVD
  * of X: squaring has cost the small ones half their digits. */
@@ -195,18 +197,11 @@ INLINE double dot_body(const double *x, const double *y, size_t count)
     return quad_sum(&sum0, &sum1) + tail;
 }
 
-/* w = G v for the newest v of the Lanczos basis, less its parts along all `count` vectors of it.
- * Returns v . G v. */
-INLINE double lanczos_body(const struct fire_gram *gram, bool wide, const double *basis,
-                           uint32_t count, double *w)
+/* w less its parts along all `count` vectors of the basis. Returns the part along the newest. */
+INLINE double part_from_basis(const double *basis, uint32_t count, size_t size, double *w)
 {
-    const size_t size = gram->size;
     double alpha = 0.0;
 
-    if (wide && gram->multiply)
-        gram->multiply(gram->data, gram->stride, gram->size, basis + (count - 1) * size, w);
-    else
-        multiply_body(gram, wide, basis + (count - 1) * size, w);
     for (uint32_t k = count; k-- > 0;) {
         const double *v = basis + k * size;
         const double part = dot_body(v, w, size);
@@ -224,6 +219,19 @@ INLINE double lanczos_body(const struct fire_gram *gram, bool wide, const double
             w[i] -= part * v[i];
     }
     return alpha;
+}
+
+/* w = G v for the newest v of the Lanczos basis, less its parts along all of it. Returns v . G v. */
+INLINE double lanczos_body(const struct fire_gram *gram, bool wide, const double *basis,
+                           uint32_t count, double *w)
+{
+    const size_t size = gram->size;
+
+    if (wide && gram->multiply)
+        gram->multiply(gram->data, gram->stride, gram->size, basis + (count - 1) * size, w);
+    else
+        multiply_body(gram, wide, basis + (count - 1) * size, w);
+    return part_from_basis(basis, count, size, w);
 }
 
 static double squares_above_any(const struct fire_gram *gram)
@@ -274,6 +282,21 @@ static double lanczos(const struct fire_gram *gram, const double *basis, uint32_
         return lanczos_avx2(gram, basis, count, w);
 #endif
     return lanczos_any(gram, basis, count, w);
+}
+
+/* ||w||, after what rounding has left of it along the basis is taken out too: where the spectrum has
+ * few distinct values w becomes so short that it is mostly that, and as a vector of the basis it
+ * would bring up values that G does not have. */
+static double remainder_length(const double *basis, uint32_t count, size_t size, double scale,
+                               double *w)
+{
+    double length = sqrt(dot_body(w, w, size));
+
+    for (int i = 0; i < REMAINDER_PASSES && length < REMAINDER_SHORT * scale; i++) {
+        (void)part_from_basis(basis, count, size, w);
+        length = sqrt(dot_body(w, w, size));
+    }
+    return length;
 }
 
 static double diagonal(const struct fire_gram *gram, uint32_t i)
@@ -466,7 +489,7 @@ enum fire_status fire_gram_largest(const struct fire_gram *gram, uint32_t steps_
     /* `steps` vectors and the one being made, then alpha and beta */
     double *basis = malloc(((steps + 1) * size + 2 * (size_t)steps) * sizeof(*basis));
     double *alpha, *beta;
-    double largest = 0.0;
+    double largest = 0.0, scale = 0.0;
     struct settled settled = { 0 };
     enum fire_status status = FIRE_TOO_LATE;
 
@@ -483,7 +506,8 @@ enum fire_status fire_gram_largest(const struct fire_gram *gram, uint32_t steps_
         double *w = basis + (k + 1) * size;
 
         alpha[k] = lanczos(gram, basis, k + 1, w);
-        beta[k] = k + 1 == size ? 0.0 : sqrt(dot_body(w, w, size));
+        scale = fmax(scale, alpha[k]);
+        beta[k] = k + 1 == size ? 0.0 : remainder_length(basis, k + 1, size, scale, w);
 
         if (beta[k] <= tolerance * alpha[k] || k + 1 == steps || (k + 1) % LANCZOS_CHECK == 0) {
             largest = tridiagonal_largest(&t, largest);

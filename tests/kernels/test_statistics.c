@@ -206,6 +206,33 @@ START_TEST(largest_eigenvalue_is_never_the_second)
 }
 END_TEST
 
+/* With few distinct values Lanczos ends early, and what follows is made of rounding: it may not add
+ * values of its own. */
+START_TEST(largest_eigenvalue_of_few_distinct_ones)
+{
+    static const double values[] = { 1.0, 4.0, 1e-4, 0.25, 9.0, 0.04 };
+    double *g = calloc(128 * 128, sizeof(*g));
+
+    ck_assert_ptr_nonnull(g);
+    for (uint32_t size = 2; size <= 128; size++) {
+        for (uint32_t distinct = 1; distinct <= 6 && distinct <= size; distinct++) {
+            const struct fire_gram gram = { g, FIRE_F64, size, size, 1.0, NULL };
+            double value, want = 0.0;
+
+            memset(g, 0, 128 * 128 * sizeof(*g));
+            for (uint32_t i = 0; i < size; i++) {
+                g[(size_t)i * (size + 1)] = values[(i * 7 + i / 5) % distinct];
+                want = fmax(want, g[(size_t)i * (size + 1)]);
+            }
+            ck_assert_int_eq(fire_gram_largest(&gram, 120, 1e-5, &value), FIRE_OK);
+            ck_assert_msg(relative(value, want) < 1e-5, "%u distinct of %u: %.9g, but it is %.9g",
+                          distinct, size, value, want);
+        }
+    }
+    free(g);
+}
+END_TEST
+
 static int multiplied; /* how often the next function was asked */
 
 static void multiply_plainly(const void *data, size_t stride, uint32_t size, const void *x, void *y)
@@ -476,6 +503,7 @@ int main(void)
     tcase_add_test(tests, zero_matrix_has_no_participation);
     tcase_add_loop_test(tests, largest_eigenvalue_of_special_matrices, 0, 6);
     tcase_add_loop_test(tests, largest_eigenvalue_agrees_with_lapack, 0, 6);
+    tcase_add_test(tests, largest_eigenvalue_of_few_distinct_ones);
     tcase_add_loop_test(tests, largest_eigenvalue_is_never_the_second, 0, 8);
     tcase_add_loop_test(tests, largest_eigenvalue_by_a_given_product, 0, 2);
     tcase_add_test(tests, too_few_products_give_a_lower_bound);
