@@ -21,10 +21,10 @@
 #define SPECTRAL_STEPS_MAX 120u
 #define SPECTRAL_TOLERANCE 1e-5
 #define LANCZOS_SEED       0x46495245u
-#define LANCZOS_CHECK      4u  /* Ritz values are computed after every so many products */
-#define ROOT_STEPS_MAX     200 /* bisection alone needs some 60 */
-#define REMAINDER_SHORT    1e-3 /* of the largest alpha: shorter vectors are made orthogonal again … */
-#define REMAINDER_PASSES   2 /* … so often */
+#define LANCZOS_CHECK      4u   /* Ritz values are computed after every so many products */
+#define ROOT_STEPS_MAX     200  /* bisection alone needs some 60 */
+#define REMAINDER_SHORT    1e-3 /* of the largest alpha: shorter ones are made orthogonal again */
+#define REMAINDER_PASSES   2    /* so often */
 
 /* Below this ratio of eigenvalues of X^T X (kappa above 1e5) the singular values come from an SVD
  * of X: squaring has cost the small ones half their digits. */
@@ -221,7 +221,7 @@ INLINE double part_from_basis(const double *basis, uint32_t count, size_t size, 
     return alpha;
 }
 
-/* w = G v for the newest v of the Lanczos basis, less its parts along all of it. Returns v . G v. */
+/* w = G v for the newest v of the Lanczos basis, less its parts along all of that; gives v . G v. */
 INLINE double lanczos_body(const struct fire_gram *gram, bool wide, const double *basis,
                            uint32_t count, double *w)
 {
@@ -284,7 +284,7 @@ static double lanczos(const struct fire_gram *gram, const double *basis, uint32_
     return lanczos_any(gram, basis, count, w);
 }
 
-/* ||w||, after what rounding has left of it along the basis is taken out too: where the spectrum has
+/* ||w||, after what rounding has left of it along the basis is taken out too: where a spectrum has
  * few distinct values w becomes so short that it is mostly that, and as a vector of the basis it
  * would bring up values that G does not have. */
 static double remainder_length(const double *basis, uint32_t count, size_t size, double scale,

@@ -6,7 +6,7 @@
 
 /* Below this side one thread does everything: handing out work would cost more. */
 #define SERIAL_SIDE      160u
-#define IN_PLACE_SIDE    512u  /* up to this one B is read in place, tile by tile */
+#define IN_PLACE_SIDE    512u  /* up to this one tiles are low, and B is read in place if f32 */
 #define ALONE_TILE_ROWS  1024u /* that a single thread multiplies with the B it has packed */
 #define PACKING_ROWS     32u   /* a tile that packs for itself has a multiple of them, … */
 #define PACKING_ROWS_MAX 512u
@@ -112,10 +112,13 @@ void dense_product(const struct crew *crew, enum fire_dtype dtype, const struct 
 
     if (side <= IN_PLACE_SIDE) {
         grid.tile_rows = side <= SERIAL_SIDE ? side : 72;
-        grid.tile_cols = product->upper ? 512 : 256;
+        grid.tile_cols = product->upper ? ENGINE_TILE_COLUMNS_MAX : 256;
+    } else if (alone) {
+        grid.tile_rows = even_share(product->m, ALONE_TILE_ROWS);
+        grid.tile_cols = even_share(product->n, ENGINE_TILE_COLUMNS_MAX);
     } else {
-        grid.tile_rows = alone ? ALONE_TILE_ROWS : crew->engine->tile_rows;
-        grid.tile_cols = alone ? even_share(product->n, 512) : side <= 1536 ? 256 : 512;
+        grid.tile_rows = crew->engine->tile_rows;
+        grid.tile_cols = side <= 1536 ? 256 : ENGINE_TILE_COLUMNS_MAX;
     }
     if (dtype == FIRE_F32 && side > SERIAL_SIDE && crew->engine->packs &&
         crew->engine->packs(product)) {
@@ -457,7 +460,7 @@ static void panel_task(void *data, uint32_t index, uint32_t worker)
         .ldc = rows->ld,
         .alpha = 1,
     };
-    const uint32_t step = 512;
+    const uint32_t step = ENGINE_TILE_COLUMNS_MAX;
 
     if (rows->x_dtype != rows->dtype) {
         char *source = result + panels->height * rows->ld * sizeof(double);

@@ -7,7 +7,8 @@
 
 #include "product.h"
 
-#define ENGINE_BASE 16u /* side of the blocks that are factored without recursion */
+#define ENGINE_BASE             16u  /* side of the blocks that are factored without recursion */
+#define ENGINE_TILE_COLUMNS_MAX 512u /* of a tile that does not pack its operands itself */
 
 /* The loops for one element type. Arrays are padded as product.h says. */
 struct engine_ops {
@@ -53,10 +54,9 @@ struct packed_ops; /* amx_packed.h */
 struct engine {
     const char *name; /* "avx512" */
     size_t scratch_bytes;
-    uint32_t tile_rows; /* of the tiles of large products; does not change a bit of them */
+    uint32_t tile_rows; /* of the tiles that threads share; does not change a bit of them */
     /* Whether f32 tiles of this product pack their operands themselves, so that few and large ones
-     * are best and how it is cut changes no bit; other tiles have at most 512 columns. NULL: none
-     * do. */
+     * are best and how it is cut changes no bit. NULL: none do. */
     bool (*packs)(const struct product *product);
     const struct tiny_ops *tiny;     /* the way of matrices with few columns */
     const struct packed_ops *packed; /* matrices that stay tiles; NULL without a tile unit */

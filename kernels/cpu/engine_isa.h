@@ -17,12 +17,11 @@
 #else
 #define UNROLL _Pragma("GCC unroll 12")
 #endif
-#define UNROLL_BASE             _Pragma("GCC unroll 16")
-#define ENGINE_TILE_COLUMNS_MAX 512u
-#define PACK_STRIDE             2048u /* bytes: rows further apart are packed when that pays */
-#define TILE_ROWS               384u
-#define DEPTH_F32               256u
-#define NARROW_DEPTH            32u /* of products with a triangle: blocks are one vector wide */
+#define UNROLL_BASE  _Pragma("GCC unroll 16")
+#define PACK_STRIDE  2048u /* bytes: rows further apart are packed when that pays */
+#define TILE_ROWS    384u
+#define DEPTH_F32    256u
+#define NARROW_DEPTH 32u /* of products with a triangle: blocks are one vector wide */
 /* Rows of blocks near the diagonal, up to LOW_BLOCKS_SIDE. */
 #if MR > 8
 #define LOW_BLOCK_ROWS 8u
@@ -56,9 +55,9 @@ typedef float half __attribute__((vector_size(VECTOR_BYTES / 2)));
 
 INLINE wide wide_of(half x)
 {
-#if defined(__AVX512F__)
+#if VECTOR_BYTES == 64 && defined(__AVX512F__)
     return (wide)_mm512_cvtps_pd((__m256)x);
-#elif defined(__AVX2__)
+#elif VECTOR_BYTES == 32 && defined(__AVX2__)
     return (wide)_mm256_cvtps_pd((__m128)x);
 #else
     return __builtin_convertvector(x, wide);
@@ -67,9 +66,9 @@ INLINE wide wide_of(half x)
 
 INLINE half half_of(wide x)
 {
-#if defined(__AVX512F__)
+#if VECTOR_BYTES == 64 && defined(__AVX512F__)
     return (half)_mm512_cvtpd_ps((__m512d)x);
-#elif defined(__AVX2__)
+#elif VECTOR_BYTES == 32 && defined(__AVX2__)
     return (half)_mm256_cvtpd_ps((__m256d)x);
 #else
     return __builtin_convertvector(x, half);

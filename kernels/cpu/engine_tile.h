@@ -3,7 +3,7 @@
  *
  * The register block multiplies a column of A, broadcast one element at a time, with one or two
  * vectors of a row of B. A row-major A is read in place; a transposed A and any B too large to stay
- * in cache are packed first. */
+ * in cache are packed first, and where both are one matrix A is read from the packed B. */
 
 /* How A is walked: element (i, p) is a[i * row_stride + p * col_stride]. */
 struct TN(block) {
@@ -198,10 +198,12 @@ static void TN(pack_b)(const struct product *product, uint32_t p0, uint32_t kc, 
     }
 }
 
-/* Rows [i, i + rows) of a block row of C, and where its columns of the transposed A are packed;
- * NULL: they are read where they lie. */
+/* Rows [i, i + rows) of a block row of C, and where its columns of the transposed A are found: in
+ * the packed B, in a panel of their own, or (both NULL) in A itself. */
 struct TN(chunk) {
     uint32_t i, rows;
+    const T *in_b;
+    size_t b_step; /* from one p to the next */
     T *packed;
 };
 
@@ -242,8 +244,8 @@ struct TN(depth) {
     uint32_t i0, i1, j0, j1;
     const T *packed_b;
     T beta;
-    bool first; /* block of depth: C gets beta times what it was */
-    bool pack_a;
+    bool first;  /* block of depth: C gets beta times what it was */
+    bool pack_a; /* what of it does not lie in the packed B */
     bool square; /* A^T and B are the same matrix */
 };
 
@@ -316,9 +318,9 @@ static void TN(row_open)(const struct product *product, const struct TN(depth) *
         (struct TN(block)){ .ldc = product->ldc, .alpha = (T)product->alpha, .beta = depth->beta };
     row->i = i;
     row->rows = rows;
-    row->a = chunk->packed ? NULL : TN(find_in_b)(depth, i, rows, &row->a_step);
-    if (row->a) {
-        row->block.a_col_stride = row->a_step;
+    if (chunk->in_b) {
+        row->a = chunk->in_b;
+        row->a_step = row->block.a_col_stride = chunk->b_step;
     } else if (chunk->packed) {
         row->a = chunk->packed;
         row->a_step = row->block.a_col_stride = rows;
@@ -409,14 +411,13 @@ static void TN(rows_of_blocks)(const struct product *product, const struct TN(de
         uint32_t count = 0;
 
         for (; count < PACK_CHUNKS && i < depth->i1; count++) {
-            const uint32_t high = TN(chunk_rows)(depth, height, i);
-            size_t step;
-            const bool packs = depth->pack_a && !TN(find_in_b)(depth, i, high, &step);
+            struct TN(chunk) *chunk = &chunks[count];
 
-            chunks[count] = (struct TN(chunk)){ i, high, NULL };
-            if (packs)
-                chunks[count].packed = packed_a + count * PANEL_ELEMENTS;
-            i += high;
+            *chunk = (struct TN(chunk)){ .i = i, .rows = TN(chunk_rows)(depth, height, i) };
+            chunk->in_b = TN(find_in_b)(depth, i, chunk->rows, &chunk->b_step);
+            if (depth->pack_a && !chunk->in_b)
+                chunk->packed = packed_a + count * PANEL_ELEMENTS;
+            i += chunk->rows;
         }
         if (depth->pack_a)
             TN(pack_a)(product, depth, chunks, count);
@@ -470,6 +471,8 @@ static void TN(tile)(const struct product *product, uint32_t i0, uint32_t i1, ui
     T *packed_b = scratch;
 
     FIRE_ASSERT(!pack_b || width <= ENGINE_TILE_COLUMNS_MAX);
+    FIRE_ASSERT((product->a_shape == PRODUCT_DENSE && product->b_shape == PRODUCT_DENSE) ||
+                product->beta == 0 || product->beta == 1 || product->beta == -1);
     depth.pack_a = product->a_transposed && pack_a;
     depth.square = product->a_transposed && product->a == product->b;
     for (uint32_t p = p_begin; p < p_end || first; p += depth.kc) {

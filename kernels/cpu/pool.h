@@ -44,8 +44,8 @@ struct pool_interrupt {
 /* `interrupt` must live until the pool is closed. Call while no loop runs. */
 void pool_set_interrupt(struct pool *pool, struct pool_interrupt *interrupt);
 
-/* Adds `nice` to the niceness of the calling thread; unless it is 0 the thread also stops taking the
- * processor of whoever wakes it. */
+/* Adds `nice` to the niceness of the calling thread; unless it is 0 the thread also leaves the
+ * processor to whoever wakes it. */
 void pool_lower_priority(uint32_t nice);
 
 /* As many threads as the process may run on. */

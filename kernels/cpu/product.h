@@ -34,7 +34,7 @@ struct product {
     void *c; /* m x n; may not overlap a or b */
     size_t ldc;
     double alpha;
-    double beta;                /* 0: C is not read */
+    double beta;                /* 0: C is not read; with a shape 0, 1 or -1 */
     bool upper;                 /* only the blocks that touch j >= i are wanted (m == n) */
     bool narrow;                /* f64 products only: A (transposed) and B are stored as f32 */
     enum product_shape a_shape; /* of op(A), m x k */
@@ -42,7 +42,7 @@ struct product {
 };
 
 /* Computes rows [i0, i1) and columns [j0, j1) of C. `scratch` is the thread's own, scratch_bytes of
- * the engine, 64-byte aligned. j0 is a multiple of PRODUCT_PAD. */
+ * the engine, 64-byte aligned. j0 is a multiple of PRODUCT_PAD; of an upper product j1 > i0. */
 typedef void (*product_tile)(const struct product *product, uint32_t i0, uint32_t i1, uint32_t j0,
                              uint32_t j1, void *scratch);
 

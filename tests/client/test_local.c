@@ -253,6 +253,33 @@ START_TEST(batching_does_not_change_a_bit)
 }
 END_TEST
 
+/* One matrix whose products are cut into other tiles when threads share it. */
+START_TEST(threads_do_not_change_a_bit_of_a_large_matrix)
+{
+    static const uint32_t threads[] = { 1, 2, 3 };
+    const uint32_t side = 1100;
+    float *want = NULL;
+
+    for (size_t t = 0; t < sizeof(threads) / sizeof(threads[0]); t++) {
+        struct fire_client *client = open_client(threads[t], 0);
+        float *data = gaussian((uint64_t)side * side, 6);
+        struct fire_tensor tensor = tensor_of("large", data, 2, side, side, 0);
+        struct fire_error error = { 0 };
+
+        ck_assert_int_eq(fire_client_reinit(client, &tensor, 1, 0, &error), FIRE_OK);
+        fire_client_close(client);
+        if (!want) {
+            want = data;
+            continue;
+        }
+        ck_assert_msg(memcmp(want, data, (size_t)side * side * sizeof(*data)) == 0,
+                      "%u threads give other bits than one", threads[t]);
+        free(data);
+    }
+    free(want);
+}
+END_TEST
+
 #define OVERLAPPING      5
 #define OVERLAP_ELEMENTS (uint64_t)(12 * 40 * 24)
 
@@ -681,6 +708,7 @@ int main(void)
     tcase_add_test(cases, a_bad_tensor_is_refused_and_the_others_are_done);
     tcase_add_test(cases, a_bad_matrix_late_in_a_stack_leaves_the_first_alone);
     tcase_add_test(cases, batching_does_not_change_a_bit);
+    tcase_add_test(cases, threads_do_not_change_a_bit_of_a_large_matrix);
     tcase_add_test(cases, sets_that_overlap_end_as_they_would_alone);
     tcase_add_test(cases, taps_that_are_kept_keep_their_bytes);
     tcase_add_test(cases, a_skipped_block_keeps_its_bytes);

@@ -1,8 +1,10 @@
 /* The CPU pool as a device that is shared: urgent batches within others, priorities, memory. What a
  * matrix becomes never depends on what ran within or around it. */
+#define _GNU_SOURCE
 #include <check.h>
 #include <dirent.h>
 #include <malloc.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -217,8 +219,9 @@ END_TEST
 
 /* --- threads and memory ----------------------------------------------------------------------- */
 
-/* Threads of this process whose niceness is `nice`. */
-static uint32_t threads_with(int nice)
+/* Threads of this process whose niceness is `nice`, and which leave the processor to whoever wakes
+ * them. */
+static uint32_t calm_threads(int nice)
 {
     DIR *directory = opendir("/proc/self/task");
     struct dirent *entry;
@@ -226,8 +229,10 @@ static uint32_t threads_with(int nice)
 
     ck_assert_ptr_nonnull(directory);
     while ((entry = readdir(directory)) != NULL) {
-        if (entry->d_name[0] != '.')
-            count += getpriority(PRIO_PROCESS, (id_t)atoi(entry->d_name)) == nice;
+        const int thread = atoi(entry->d_name); /* 0 for the folders */
+
+        count += thread > 0 && getpriority(PRIO_PROCESS, (id_t)thread) == nice &&
+                 sched_getscheduler(thread) == SCHED_BATCH;
     }
     closedir(directory);
     return count;
@@ -248,14 +253,15 @@ START_TEST(every_thread_that_computes_is_nice)
     }
     ck_assert_int_eq(backend->open(&settings, &projector.device, &error), FIRE_OK);
     /* Long enough that every thread has a task of it, and so has begun. */
-    for (int round = 0; round < POLL_COUNT_MAX && threads_with(own + 4) < 3; round++) {
+    for (int round = 0; round < POLL_COUNT_MAX && calm_threads(own + 4) < 3; round++) {
         work_init(&work, 128, 64, 1);
         submit(&projector, &work);
         wait_for(&projector, &work);
         work_release(&work);
     }
-    ck_assert_uint_eq(threads_with(own + 4), 3);
+    ck_assert_uint_eq(calm_threads(own + 4), 3);
     ck_assert_int_eq(getpriority(PRIO_PROCESS, 0), own);
+    ck_assert_int_eq(sched_getscheduler(0), SCHED_OTHER);
     projector_close(&projector);
 }
 END_TEST

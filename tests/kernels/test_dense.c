@@ -359,7 +359,7 @@ static const struct {
     { "lower A", { .a_shape = PRODUCT_LOWER } },
     { "upper A", { .a_shape = PRODUCT_UPPER, .beta = 1 } },
     { "upper B", { .b_shape = PRODUCT_UPPER } },
-    { "lower B", { .b_shape = PRODUCT_LOWER, .beta = -0.5 } },
+    { "lower B", { .b_shape = PRODUCT_LOWER, .beta = -1 } },
     { "upper A, lower B", { .a_shape = PRODUCT_UPPER, .b_shape = PRODUCT_LOWER, .upper = true } },
     { "transposed A", { .a_transposed = true, .upper = true } },
     { "transposed upper A", { .a_transposed = true, .a_shape = PRODUCT_LOWER } },
@@ -423,7 +423,10 @@ static void assert_same_bits(const struct crew *crew, size_t index, enum fire_dt
     for (size_t t = 0; t < COUNT(tiles); t++) {
         void *got = multiplied(crew, product, dtype, start, tiles[t]);
 
-        want = want ? want : multiplied(crew, product, dtype, start, tiles[t]);
+        if (!want) {
+            want = got;
+            continue;
+        }
         for (uint32_t i = 0; i < GRID_SIDE; i++) {
             const uint32_t first = product.upper ? i : 0;
             const size_t at = (i * product.ldc + first) * fire_dtype_bytes(dtype);
