@@ -250,7 +250,7 @@ static void on_wake(void *data)
         note_store(monitor, up);
     while (finished.first)
         job_finish(monitor, jobs_pop(&finished));
-    if (gone && !wake_is_releasing(&monitor->wake))
+    if (gone)
         close_rest(monitor);
 }
 

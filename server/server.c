@@ -7,7 +7,6 @@
 
 #include <errno.h>
 #include <malloc.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +32,6 @@ struct life {
     struct server *server;
     uv_signal_t signals[SIGNAL_COUNT];
     uv_timer_t watchdog;
-    uv_work_t no_work;
     uv_timer_t patience; /* with the history, before the daemon is ready */
     bool opened;         /* all doors */
     bool waited;         /* long enough for the history */
@@ -480,34 +478,6 @@ static void release_core(struct server *server)
     metrics_close(server->metrics);
 }
 
-static void on_no_work(uv_work_t *work)
-{
-    (void)work;
-}
-
-static void after_no_work(uv_work_t *work, int status)
-{
-    (void)work;
-    (void)status;
-}
-
-/* Makes libuv's workers with the policy of batches, which threads inherit: one that the loop wakes
- * for a share of a large message would else take the loop's processor before the other shares are
- * dealt out. */
-static void start_workers(struct life *life)
-{
-    const struct sched_param none = { 0 };
-    const int policy = sched_getscheduler(0);
-    int queued;
-
-    if (policy == SCHED_OTHER)
-        (void)sched_setscheduler(0, SCHED_BATCH, &none);
-    queued = uv_queue_work(&life->server->loop, &life->no_work, on_no_work, after_no_work);
-    FIRE_ASSERT(queued == 0);
-    if (policy == SCHED_OTHER)
-        (void)sched_setscheduler(0, SCHED_OTHER, &none);
-}
-
 int server_run(struct server *server)
 {
     struct life life = { .server = server };
@@ -524,7 +494,6 @@ int server_run(struct server *server)
     }
     server->loop.data = &life;
     open_own_handles(&life);
-    start_workers(&life);
     status = open_core(server, &error);
     if (status == FIRE_OK)
         status = open_doors(server, &error);

@@ -10,7 +10,7 @@ static void on_poll(uv_poll_t *poll, int status, int events)
     struct wake *wake = poll->data;
     eventfd_t count;
 
-    (void)status;
+    FIRE_ASSERT(status == 0); /* only what cannot be read any more fails */
     (void)events;
     /* In this order: what is put there after `run` has looked is told by a new event. */
     (void)eventfd_read(wake->fd, &count);
@@ -62,9 +62,4 @@ void wake_release(struct wake *wake, void (*released)(void *data))
 {
     wake->released = released;
     uv_close((uv_handle_t *)&wake->poll, on_closed);
-}
-
-bool wake_is_releasing(const struct wake *wake)
-{
-    return uv_is_closing((const uv_handle_t *)&wake->poll);
 }

@@ -33,6 +33,5 @@ void wake_send(struct wake *wake);
 /* `run` is not called any more, and nobody may send; `released` is called from the loop later, and
  * until then *wake must stay. */
 void wake_release(struct wake *wake, void (*released)(void *data));
-bool wake_is_releasing(const struct wake *wake);
 
 #endif

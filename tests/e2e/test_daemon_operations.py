@@ -26,19 +26,6 @@ def project(one, **options):
     return one.reinit.Reinit(request({"w": gaussian(32, 16)}), timeout=WAIT_S, **options)
 
 
-# --- threads --------------------------------------------------------------------------------------
-
-
-def test_what_computes_and_copies_does_not_take_the_loops_processor(start):
-    """Threads that the loop wakes have the policy of batches; libuv makes four of them."""
-    one = start("--threads", "3")
-    project(one)
-    policies = [os.sched_getscheduler(int(task))
-                for task in os.listdir(f"/proc/{one.process.pid}/task")]
-    assert os.sched_getscheduler(one.process.pid) == os.SCHED_OTHER
-    assert policies.count(os.SCHED_BATCH) == 4 + 3
-
-
 # --- settings -------------------------------------------------------------------------------------
 
 
