@@ -3,6 +3,7 @@
 fired with batching on against fired with batching off, and against two batching model servers with
 the official loop in PyTorch inside. The callers are the same program (h2load) on the same cores.
 """
+import contextlib
 import os
 import re
 import shutil
@@ -250,8 +251,8 @@ def told(times):
     if "least" not in times:
         return ""
     ratio = np.median(np.array(times["theirs"]) / np.array(times["least"]))
-    return (f"; an echo on gRPC core that computes nothing: {np.median(times['least']) * 1e3:.4f} ms, "
-            f"{ratio:.2f}x")
+    return (f"; an echo on gRPC core that computes nothing: "
+            f"{np.median(times['least']) * 1e3:.4f} ms, {ratio:.2f}x")
 
 
 def run(context):
@@ -283,15 +284,15 @@ def run(context):
                 context.report(record.failed("actors", f"{CALLERS} callers, one {SIDE}² each",
                                              peer.name, BAR_PEER, str(failure)))
                 continue
-            least = None if context.quick else Bounce(context, fired.body)
-            try:
+            with contextlib.ExitStack() as stack:
+                stack.callback(server.close)
+                least = None
+                if not context.quick:
+                    least = Bounce(context, fired.body)
+                    stack.callback(least.close)
                 server.rate(1)
                 compare(context, fired, server, peer.name, BAR_PEER, rounds, seconds,
                         lambda times: f"official k = {steps}{told(times)}", least,
                         accurate=dfi <= inputs.DFI_TARGET)
-            finally:
-                if least:
-                    least.close()
-                server.close()
     finally:
         fired.close()
