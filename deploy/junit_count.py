@@ -1,16 +1,19 @@
 """Counts what a JUnit file of ctest or pytest says, for deploy/test.
 
 The first line is "passed failed skipped"; then one line for each test that did not pass. A Check
-program is one test for ctest but many for people: its own summary line is what counts. A second
-file holds what was run again because it failed: its outcome counts, and a test that passed only
+program is one test for ctest but many for people: its own summary line is what counts. A check that
+cannot run prints a line "skipped: reason" and returns; Check has no word for it, so those lines are
+counted. A second file holds what was run again because it failed: its outcome counts, and a test that passed only
 then is named with what was wrong the first time.
 """
 
+import collections
 import os
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
 
+CHECK_SKIPPED = re.compile(r"^skipped: (.+)$", re.MULTILINE)
 CHECK_SUMMARY = re.compile(r"Checks: (\d+), Failures: (\d+), Errors: (\d+)")
 
 
@@ -26,6 +29,15 @@ def check_counts(output, program_failed):
     if not program_failed and passed == 0:
         passed = 1
     return passed, failed
+
+
+def skipped_checks(output, passed):
+    """How many of the passed checks did not run, and a line for each reason."""
+    reasons = collections.Counter(CHECK_SKIPPED.findall(output))
+    count = min(sum(reasons.values()), passed)
+    lines = [f"{number} check{'s' if number > 1 else ''}: {reason}"
+             for reason, number in reasons.items()]
+    return count, lines if count else []
 
 
 def first_line(text):
@@ -69,10 +81,12 @@ def judge(case):
         reason = last_line(output) or first_line(skip.get("message"))
         return 0, 0, 1, f"skipped {case_name(case)}: {reason}"
     good, bad = check_counts(output, failure is not None)
-    if failure is None:
-        return good, bad, 0, ""
-    reason = failure_reason(failure.get("message"), output)
-    return good, bad, 0, f"FAILED {case_name(case)}: {reason}"
+    left_out, lines = skipped_checks(output, good)
+    notes = [f"skipped {case_name(case)}: {line}" for line in lines]
+    if failure is not None:
+        reason = failure_reason(failure.get("message"), output)
+        notes.insert(0, f"FAILED {case_name(case)}: {reason}")
+    return good - left_out, bad, left_out, "\n".join(notes)
 
 
 def cases(path):
@@ -95,7 +109,8 @@ def main(path, second_path=None):
         if again and any(outcome[1] for outcome in outcomes):
             if not any(outcome[1] for outcome in again):
                 first = next(outcome[3] for outcome in outcomes if outcome[1])
-                notes.append(f"passed only when run again, alone: {first.removeprefix('FAILED ')}")
+                first = first_line(first).removeprefix("FAILED ")
+                notes.append(f"passed only when run again, alone: {first}")
             outcomes = again
         for outcome in outcomes:
             totals = [total + count for total, count in zip(totals, outcome[:3])]

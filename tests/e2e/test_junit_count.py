@@ -9,6 +9,8 @@ SUMMARY = "90%: Checks: 7, Failures: 0, Errors: 0"
 
 CASES = {
     "passes": f'<testcase name="a"><system-out>{SUMMARY}</system-out></testcase>',
+    "cannot": f'<testcase name="a"><system-out>skipped: no AMX\nskipped: no AMX\n{SUMMARY}'
+              '</system-out></testcase>',
     "fails": '<testcase name="a"><failure message="slow"/></testcase>',
     "skips": '<testcase name="a"><skipped message="no GPU"/></testcase>',
 }
@@ -26,6 +28,10 @@ def count(tmp_path, first, second=None):
 
 def test_a_check_program_counts_by_its_summary(tmp_path):
     assert count(tmp_path, "passes") == ["7 0 0"]
+
+
+def test_checks_that_could_not_run_are_skipped(tmp_path):
+    assert count(tmp_path, "cannot") == ["5 0 2", "skipped a: 2 checks: no AMX"]
 
 
 def test_a_failure_is_named(tmp_path):

@@ -262,7 +262,7 @@ START_TEST(presets_follow_their_definition_on_every_path)
     const char *preset = fire_preset_at((size_t)_i % fire_preset_count())->name;
 
     if (!path_exists(path)) {
-        fprintf(stderr, "skipped: %s on path %s, which this CPU does not have\n", preset, path);
+        fprintf(stderr, "skipped: path %s, which this CPU does not have\n", path);
         return;
     }
     assert_like_the_reference(path, preset, "", PRESET_ERROR_MAX);

@@ -385,7 +385,7 @@ static void assert_same_bits(amx_product_function other, uint32_t shape, float s
 START_TEST(vector_packing_gives_the_same_bits)
 {
     if (!has_avx512()) {
-        printf("amx: AVX-512 packing skipped: the processor has no AVX-512\n");
+        fprintf(stderr, "skipped: packing by AVX-512, which this CPU does not have\n");
         return;
     }
     assert_same_bits(amx_emulated_avx512, (uint32_t)_i, 1.0f);
@@ -565,7 +565,7 @@ START_TEST(real_products_agree_with_the_emulation)
 
     if (amx_probe(reason, sizeof(reason), &rate) != FIRE_OK) {
         ck_assert_uint_gt(strlen(reason), 0);
-        printf("amx: real tile instructions skipped: %s\n", reason);
+        fprintf(stderr, "skipped: real tile instructions: %s\n", reason);
         return;
     }
     for (size_t shape = 0; shape < sizeof(shapes) / sizeof(shapes[0]); shape++) {

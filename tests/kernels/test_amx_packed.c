@@ -318,7 +318,7 @@ END_TEST
 START_TEST(vector_packing_gives_the_same_bits)
 {
     if (!has_avx512()) {
-        printf("amx packed: AVX-512 packing skipped: the processor has no AVX-512\n");
+        fprintf(stderr, "skipped: packing by AVX-512, which this CPU does not have\n");
         return;
     }
     assert_same_bits(&amx_emulated_avx512_packed, _i, 1.0f);
@@ -332,7 +332,7 @@ START_TEST(the_real_unit_gives_the_same_bits)
     double rate;
 
     if (amx_probe(reason, sizeof(reason), &rate) != FIRE_OK) {
-        printf("amx packed: real tile instructions skipped: %s\n", reason);
+        fprintf(stderr, "skipped: real tile instructions: %s\n", reason);
         return;
     }
     assert_same_bits(&amx_packed_ops, _i, 1.0f);
