@@ -3,8 +3,8 @@
 The first line is "passed failed skipped"; then one line for each test that did not pass. A Check
 program is one test for ctest but many for people: its own summary line is what counts. A check that
 cannot run prints a line "skipped: reason" and returns; Check has no word for it, so those lines are
-counted. A second file holds what was run again because it failed: its outcome counts, and a test that passed only
-then is named with what was wrong the first time.
+counted. A second file holds what was run again because it failed: its outcome counts, and a test
+that passed only then is named with what was wrong the first time.
 """
 
 import collections

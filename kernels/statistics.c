@@ -211,7 +211,8 @@ INLINE double part_from_basis(const double *basis, uint32_t count, size_t size, 
     return alpha;
 }
 
-/* w = G v for the newest v of the Lanczos basis, less its parts along all of that; gives v . G v. */
+/* w = G v for the newest v of the Lanczos basis, less its parts along all of that. Returns
+ * v . G v. */
 INLINE double lanczos_body(const struct fire_gram *gram, bool wide, const double *basis,
                            uint32_t count, double *w)
 {

@@ -1,5 +1,5 @@
-/* statistics_values: what is known of numbers themselves: singular values by LAPACK and what follows
- * from them, units and features from activations. */
+/* statistics_values: singular values by LAPACK and what follows from them; units and features from
+ * activations. */
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
