@@ -93,11 +93,17 @@ void firectl_signals_init(void)
 {
     /* A second signal kills at once: the first may wait for a long product. */
     struct sigaction action = { .sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND };
+    struct sigaction hangup;
 
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
-    signal(SIGPIPE, SIG_IGN); /* a closed pipe is an error to report, after cleaning up */
+    /* nohup has it ignored, and means that. */
+    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN)
+        sigaction(SIGHUP, &action, NULL);
+    /* A closed pipe and a limit on files are errors to report, after cleaning up. */
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
 }
 
 static void print_help(FILE *stream)

@@ -213,6 +213,8 @@ struct firectl_report {
     struct firectl_thresholds *thresholds;
     /* For the summary. */
     uint64_t projected;
+    uint64_t not_converged;  /* of those, where a target was to be reached */
+    uint64_t rank_deficient; /* of those */
     uint64_t reset;
     uint64_t skipped;
     uint64_t refused;

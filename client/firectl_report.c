@@ -103,6 +103,25 @@ static bool was_projected(const struct fire_result *result)
     return result->method[0] && strcmp(result->method, "analyze") != 0;
 }
 
+static bool is_short_of_target(const struct firectl_task *task)
+{
+    return task->result.action == FIRE_ACTION_PROJECTED && was_projected(&task->result) &&
+           !task->result.converged;
+}
+
+/* What has less than full rank reaches no target, unless it was completed. */
+static bool lacks_rank(const struct firectl_task *task)
+{
+    return is_short_of_target(task) && task->result.rank_defect > 0;
+}
+
+/* Counted steps stop at no target, so they miss none. */
+static bool missed_target(const struct firectl_task *task)
+{
+    return is_short_of_target(task) && task->result.rank_defect == 0 &&
+           task->options.steps == FIRE_STEPS_AUTO;
+}
+
 /* The numbers of a result, with the texts INTERFACES.md has between them. */
 static void put_result(struct object *object, const struct fire_result *result, const char *state)
 {
@@ -236,6 +255,33 @@ static void table_number(FILE *stream, double value, int width)
         fprintf(stream, "%*.4g", width, value);
 }
 
+/* What is behind the numbers of a row: how, and what did not go as it should. */
+static void table_words(const struct firectl_report *report, const struct firectl_task *task)
+{
+    const struct fire_result *result = &task->result;
+    const char *separator = "";
+
+    fputs("  ", report->stream);
+    if (was_projected(result)) {
+        fputs(result->method, report->stream);
+        separator = "; ";
+    }
+    if (missed_target(task)) {
+        fprintf(report->stream, "%s%sNOT CONVERGED%s: DfI %.3g", separator,
+                report->color ? "\033[31m" : "", report->color ? "\033[0m" : "",
+                result->dfi_unscaled_after);
+        separator = "; ";
+    }
+    if (lacks_rank(task)) {
+        fprintf(report->stream, "%srank %u of %u", separator, result->rank,
+                result->rank + result->rank_defect);
+        separator = "; ";
+    }
+    if (task->reason[0])
+        fprintf(report->stream, "%s%s", separator, task->reason);
+    fputc('\n', report->stream);
+}
+
 static void table_row(struct firectl_report *report, const struct firectl_task *task)
 {
     const struct fire_result *result = &task->result;
@@ -260,8 +306,7 @@ static void table_row(struct firectl_report *report, const struct firectl_task *
         table_number(stream, result->sfe_relative, 13);
         table_number(stream, was_projected(result) ? result->steps : NAN, 7);
     }
-    fprintf(stream, "  %s%s%s\n", was_projected(result) ? result->method : "",
-            was_projected(result) && task->reason[0] ? "; " : "", task->reason);
+    table_words(report, task);
 }
 
 /* --- both ------------------------------------------------------------------------------------ */
@@ -314,6 +359,8 @@ static void count_row(struct firectl_report *report, struct firectl_task *task)
     switch (task->result.action) {
     case FIRE_ACTION_PROJECTED:
         report->projected++;
+        report->not_converged += missed_target(task);
+        report->rank_deficient += lacks_rank(task);
         report->parameters +=
             task->entry->floating ? task->entry->bytes / fire_dtype_bytes(task->entry->dtype) : 0;
         break;
@@ -348,6 +395,10 @@ static void json_summary(struct firectl_report *report, const struct firectl_sum
     put_count(&object, "tensors", report->next);
     put_count(&object, args->command == FIRECTL_ANALYZE ? "analyzed" : "projected",
               report->projected);
+    if (args->command == FIRECTL_REINIT) {
+        put_count(&object, "not_converged", report->not_converged);
+        put_count(&object, "rank_deficient", report->rank_deficient);
+    }
     if (report->reset)
         put_count(&object, "reset", report->reset);
     put_count(&object, "skipped", report->skipped);
@@ -384,6 +435,16 @@ static void table_summary(struct firectl_report *report, const struct firectl_su
     else
         fprintf(report->stream, "%u thread%s\n", summary->caps->threads,
                 summary->caps->threads == 1 ? "" : "s");
+    if (report->not_converged > 0)
+        fprintf(report->stream,
+                "%" PRIu64 " did not reach the target: raise max_steps or target, or leave "
+                "polynomial=auto\n",
+                report->not_converged);
+    if (report->rank_deficient > 0)
+        fprintf(report->stream,
+                "%" PRIu64 " had less than full rank and became partial isometries; "
+                "--set complete=on fills them\n",
+                report->rank_deficient);
     if (summary->written)
         fprintf(report->stream, "wrote %s\n", args->output);
     else if (args->command == FIRECTL_REINIT)

@@ -460,6 +460,29 @@ def test_unknown_state_is_refused_by_name(net, tmp_path):
 # --- other commands -------------------------------------------------------------------------------
 
 
+def test_what_missed_its_target_or_rank_is_said(tmp_path):
+    tensors = {"a.weight": gaussian(40, 32), "b.weight": gaussian(40, 1) @ gaussian(1, 32, seed=1),
+               "c.weight": gaussian(32, 32)}
+    save_file(tensors, tmp_path / "in.safetensors")
+    arguments = ("reinit", tmp_path / "in.safetensors", "-o", tmp_path / "out.safetensors",
+                 "--arch", "none")
+    short = ("--include", "a*", "--include", "c*", "--set", "polynomial=cubic", "--set",
+             "max_steps=2")
+    text = run(*arguments, *short).stdout
+    assert text.count("NOT CONVERGED: DfI") == 2
+    assert "2 did not reach the target" in text
+    objects, summary = rows(run(*arguments, *short, "--json"))
+    assert (summary["not_converged"], summary["rank_deficient"]) == (2, 0)
+    text = run(*arguments).stdout
+    assert "NOT CONVERGED" not in text and "rank 1 of 32" in text
+    assert "1 had less than full rank" in text and "complete=on" in text
+    objects, summary = rows(run(*arguments, "--json"))
+    assert (summary["not_converged"], summary["rank_deficient"]) == (0, 1)
+    for more in (("--set", "complete=on"), ("--preset", "official-gpt")):
+        objects, summary = rows(run(*arguments, *more, "--include", "b*", "--json"))
+        assert (summary["not_converged"], summary["rank_deficient"]) == (0, 0)
+
+
 def test_analyze_has_the_numbers_of_before_only(net):
     before = net.read_bytes()
     objects, summary = rows(run("analyze", net, "--json"))
