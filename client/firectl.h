@@ -109,10 +109,16 @@ struct firectl_args {
     bool quiet;
 };
 
+/* Compute paths by name, without auto. */
+#define FIRECTL_PATH_COUNT 4u
+extern const char *const firectl_paths[FIRECTL_PATH_COUNT];
+
 /* Parses the arguments of one command, argv[0] being its name. On a mistake it prints what is wrong
  * and what to do, and returns FIRECTL_USAGE. --help and --version end the process with 0. */
 enum firectl_exit firectl_args_parse(enum firectl_command command, int argc, char **argv,
                                      struct firectl_args *args);
+/* The last part of it: whether the options fit each other. */
+enum firectl_exit firectl_args_check(struct firectl_args *args);
 void firectl_args_release(struct firectl_args *args);
 
 const char *firectl_command_name(enum firectl_command command);

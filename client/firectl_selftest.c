@@ -12,8 +12,7 @@
 #define SEED       20240917u
 #define SIDE_BYTES 32u
 
-static const char *const paths[] = { "portable", "avx2", "avx512", "amx" };
-#define PATH_COUNT (sizeof(paths) / sizeof(paths[0]))
+const char *const firectl_paths[FIRECTL_PATH_COUNT] = { "portable", "avx2", "avx512", "amx" };
 
 /* clang-format off */
 static const struct {
@@ -232,8 +231,8 @@ enum firectl_exit firectl_selftest(const struct firectl_args *args)
 
     if (show_choice(args, &error) != FIRE_OK)
         return firectl_fail(&error);
-    for (size_t i = 0; i < (all ? PATH_COUNT : 1); i++) {
-        const char *path = all ? paths[i] : args->path;
+    for (size_t i = 0; i < (all ? FIRECTL_PATH_COUNT : 1); i++) {
+        const char *path = all ? firectl_paths[i] : args->path;
         bool used;
 
         if (test_path(args, path, &used, &wrong, &error) == FIRE_OK) {

@@ -73,10 +73,7 @@ static enum fire_status default_output(const struct firectl_args *args, char *pa
     const char *ending = ".safetensors";
     size_t length = strlen(args->output);
 
-    if (strcmp(args->output, "-") == 0)
-        return fire_fail(error, FIRE_BAD_REQUEST, "state-out",
-                         "the weights go to standard output; say where the state goes with "
-                         "--state-out FILE");
+    FIRE_ASSERT(strcmp(args->output, "-") != 0); /* firectl_args_check() */
     while (length > 1 && args->output[length - 1] == '/')
         length--;
     if (length > strlen(ending) &&

@@ -229,16 +229,21 @@ static enum fire_status apply_defaults(struct config *config, struct fire_error 
     return status;
 }
 
+/* Variables that are no settings: the file's, and firectl's. */
+static const char *const foreign[] = { "FIRED_CONFIG", "FIRED_ADDR", "FIRED_TOKEN" };
+#define FOREIGN_COUNT (sizeof(foreign) / sizeof(foreign[0]))
+
 /* A variable that looks like a setting's but is none was probably meant to be one. */
 static void warn_of_unknown_variables(void)
 {
-    char names[CONFIG_OPTIONS_MAX + 1][CONFIG_NAME_BYTES];
-    const char *known[CONFIG_OPTIONS_MAX + 1];
-    const size_t count = config_option_count + 1;
+    char names[CONFIG_OPTIONS_MAX][CONFIG_NAME_BYTES];
+    const char *known[CONFIG_OPTIONS_MAX + FOREIGN_COUNT];
+    const size_t count = config_option_count + FOREIGN_COUNT;
 
     for (size_t i = 0; i < count; i++) {
-        config_variable_name(i < config_option_count ? config_options[i].name : "config", names[i]);
-        known[i] = names[i];
+        if (i < config_option_count)
+            config_variable_name(config_options[i].name, names[i]);
+        known[i] = i < config_option_count ? names[i] : foreign[i - config_option_count];
     }
     for (char **variable = environ; variable && *variable; variable++) {
         const size_t length = strcspn(*variable, "=");
@@ -337,6 +342,10 @@ enum fire_status config_load(struct config *config, int argc, char **argv, struc
         config->source->path = strdup(flags.path);
         if (!config->source->path)
             return fire_fail_memory(error, strlen(flags.path) + 1);
+    } else {
+        status = config_find_file(&config->source->path, error);
+        if (status != FIRE_OK)
+            return status;
     }
     if (config->action != CONFIG_VERSION && config->action != CONFIG_HASH_TOKEN) {
         warn_of_unknown_variables();

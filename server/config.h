@@ -126,7 +126,8 @@ static inline uint64_t config_message_bytes(const struct config *config)
     return config->memory_budget_bytes - config_slab_bytes(config) - config_workspace_bytes(config);
 }
 
-/* Reads defaults, file (--config or FIRED_CONFIG), environment and flags. `argv` as main() got it.
+/* Reads defaults, file (--config, FIRED_CONFIG, or under systemd fired.yaml in the folder of its
+ * ConfigurationDirectory), environment and flags. `argv` as main() got it.
  * On a mistake `error` says which setting, from where, and what is allowed; `config` may then be
  * released, and nothing else. */
 FIRE_NODISCARD enum fire_status config_load(struct config *config, int argc, char **argv,

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pwd.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -37,6 +38,21 @@ static const char *path_variable(const char *name)
     const char *value = getenv(name);
 
     return value && value[0] == '/' ? value : NULL;
+}
+
+enum fire_status config_find_file(char **path, struct fire_error *error)
+{
+    const char *folders = path_variable("CONFIGURATION_DIRECTORY");
+    char name[PATH_BYTES];
+
+    *path = NULL;
+    if (!folders || (size_t)snprintf(name, sizeof(name), "%.*s/fired.yaml",
+                                     (int)strcspn(folders, ":"), folders) >= sizeof(name))
+        return FIRE_OK;
+    if (access(name, F_OK) != 0 && errno == ENOENT)
+        return FIRE_OK;
+    *path = strdup(name);
+    return *path ? FIRE_OK : fire_fail_memory(error, strlen(name) + 1);
 }
 
 /* The first of the folders that systemd lists with colons between them. */

@@ -85,6 +85,9 @@ void config_origin(const struct config *config, size_t option, char *text, size_
  * the rest when all is: it depends on what was given. */
 FIRE_NODISCARD enum fire_status config_find_dirs(struct config *config, struct fire_error *error);
 FIRE_NODISCARD enum fire_status config_find_rest(struct config *config, struct fire_error *error);
+
+/* fired.yaml in the folder that systemd keeps for it, a new text; NULL: there is none. */
+FIRE_NODISCARD enum fire_status config_find_file(char **path, struct fire_error *error);
 uint64_t config_machine_bytes(void); /* of memory, or of the cgroup if that is less */
 
 /* config_print.c: what --print-config shows. */

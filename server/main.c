@@ -144,5 +144,9 @@ int main(int argc, char **argv)
         break;
     }
     config_release(&server.config);
+    if ((fflush(stdout) != 0 || ferror(stdout)) && code == 0) {
+        fputs("fired: what was to be printed could not be written\n", stderr);
+        code = 1;
+    }
     return code;
 }

@@ -34,6 +34,34 @@ def settings(text):
     return dict(re.findall(r"^([a-z_]+): *(.*?)(?: +#.*)?$", text, re.M))
 
 
+def test_the_file_in_systemds_folder_is_read_unless_another_is_named(tmp_path):
+    (tmp_path / "fired.yaml").write_text("idle_ms_max: 12345\n")
+    (tmp_path / "other.yaml").write_text("idle_ms_max: 54321\n")
+    folder = {"CONFIGURATION_DIRECTORY": f"{tmp_path}:/etc/more"}
+    assert settings(fired("--print-config", environment=folder).stdout)["idle_ms_max"] == "12345"
+    other = fired("--print-config", "--config", tmp_path / "other.yaml", environment=folder)
+    assert settings(other.stdout)["idle_ms_max"] == "54321"
+    (tmp_path / "fired.yaml").write_text("nonsense: 1\n")
+    assert fired("--check-config", environment=folder, code=2).stderr.count("nonsense") == 1
+    (tmp_path / "fired.yaml").unlink()
+    fired("--check-config", environment=folder)
+
+
+def test_firectls_variables_are_no_settings(tmp_path):
+    mine = {"FIRED_ADDR": "unix:/x", "FIRED_TOKEN": "t", "FIRED_DELAY": "1"}
+    warned = fired("--check-config", environment=mine).stderr
+    assert "FIRED_ADDR" not in warned and "FIRED_TOKEN" not in warned
+    assert "FIRED_DELAY_US" in warned  # what is one letter away from a setting still is told
+
+
+@pytest.mark.parametrize("action", ["--print-config", "--version", "--check-config"])
+def test_what_cannot_be_printed_is_a_failure(action):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([FIRED, action], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert "could not be written" in done.stderr
+
+
 def test_every_setting_is_printed_with_its_origin_and_read_back(tmp_path):
     first = fired("--print-config", "--idle-ms-max", "12345",
                   environment={"FIRED_DELAY_US": "777"}).stdout

@@ -460,6 +460,32 @@ def test_unknown_state_is_refused_by_name(net, tmp_path):
 # --- other commands -------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("arguments, said", [
+    (("--tie", "a"), "A=B"), (("--tie", "=b"), "A=B"), (("--path", "foo"), "avx512"),
+    (("-o", ""), "-o is empty"), (("-o", "-", "--state", "s.safetensors"), "--state-out")])
+def test_ill_formed_options_are_usage_mistakes(net, tmp_path, arguments, said):
+    done = run("reinit", net, "-o", tmp_path / "out.safetensors", *arguments, code=2)
+    assert said in done.stderr and done.stdout == ""
+    assert not (tmp_path / "out.safetensors").exists()
+
+
+def test_a_hangup_leaves_no_temporary_file(tmp_path):
+    save_file({f"w{i}.weight": gaussian(900, 900, seed=i) for i in range(12)},
+              tmp_path / "in.safetensors")
+    process = subprocess.Popen(
+        [BUILD / "bin" / "firectl", "reinit", "--local", "--arch", "none", "--threads", "1",
+         tmp_path / "in.safetensors", "-o", tmp_path / "out.safetensors"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    while process.poll() is None and len(list(tmp_path.iterdir())) < 2:
+        pass
+    process.send_signal(signal.SIGHUP)
+    process.communicate()
+    assert process.returncode in (0, 128 + signal.SIGHUP)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left <= {"in.safetensors", "out.safetensors"}
+    assert ("out.safetensors" in left) == (process.returncode == 0)
+
+
 def test_what_missed_its_target_or_rank_is_said(tmp_path):
     tensors = {"a.weight": gaussian(40, 32), "b.weight": gaussian(40, 1) @ gaussian(1, 32, seed=1),
                "c.weight": gaussian(32, 32)}
@@ -551,7 +577,7 @@ MISTAKES = [
     (("reinit", "IN", "--dry-run", "--threads", "-1"), 2, "threads"),
     (("reinit", "IN", "--dry-run", "--fail-if", "dfi_atfer>1"), 2, "'dfi_after'"),
     (("reinit", "IN", "--dry-run", "--fail-if", "dfi_after=1"), 2, "FIELD"),
-    (("reinit", "IN", "--dry-run", "--path", "abacus"), 1, "abacus"),
+    (("reinit", "IN", "--dry-run", "--path", "abacus"), 2, "abacus"),
     (("reinit", "IN", "--dry-run", "--addr", "unix:nobody.sock"), 78, "--local"),
     (("reinit", "IN", "--dry-run", "--addr", "nonsense"), 1, "unix:PATH"),
     (("reinit", "IN", "--dry-run", "--addr", "unix:x", "--local"), 2, "one of them"),
