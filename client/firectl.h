@@ -331,6 +331,10 @@ bool firectl_is_fatal(enum fire_status status);
 const char *firectl_refusal(const struct fire_set *set, const struct fire_tensor *tensor);
 /* The exit code of a failure: 64 + the gRPC code when the daemon refused, else 1. */
 enum firectl_exit firectl_refused(int code);
+/* The same for a command that ended with `error`. Through a daemon a deadline that has passed is
+ * always DEADLINE_EXCEEDED, whoever noticed it first. */
+enum firectl_exit firectl_failed(const struct firectl_args *args, int code,
+                                 const struct fire_error *error);
 
 /* --- windows: tensors computed together ------------------------------------------------------- */
 

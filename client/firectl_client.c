@@ -1,10 +1,12 @@
 /* firectl_client: who computes for the file commands, and waiting for it. */
 #include <malloc.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "firectl.h"
 
-#define WAIT_S 0.1 /* how often a wait looks for signals and the deadline */
+#define WAIT_S            0.1 /* how often a wait looks for signals and the deadline */
+#define DEADLINE_EXCEEDED 4   /* gRPC's code */
 
 enum fire_status firectl_client_open(const struct firectl_args *args, struct fire_client **client,
                                      struct fire_error *error)
@@ -44,6 +46,14 @@ void firectl_client_wait(struct fire_client *client, const struct fire_set *set,
 enum firectl_exit firectl_refused(int code)
 {
     return code > 0 ? (enum firectl_exit)(FIRECTL_REFUSED + code) : FIRECTL_FAILED;
+}
+
+enum firectl_exit firectl_failed(const struct firectl_args *args, int code,
+                                 const struct fire_error *error)
+{
+    const bool late = args->remote.address && error->status == FIRE_TOO_LATE;
+
+    return firectl_refused(late ? DEADLINE_EXCEEDED : code);
 }
 
 bool firectl_is_fatal(enum fire_status status)

@@ -265,7 +265,7 @@ static enum firectl_exit compute(struct run *run)
                "SFE", "SFE rel.", "DfI first", "DfI second");
     if (compare_all(run, &error) != FIRE_OK) {
         (void)firectl_fail(&error);
-        return firectl_refused(run->code);
+        return firectl_failed(run->args, run->code, &error);
     }
     print_summary(run);
     if (fflush(stdout) != 0 || ferror(stdout) || run->failed) {

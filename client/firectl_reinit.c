@@ -332,7 +332,7 @@ static enum firectl_exit compute(struct run *run)
     if (run_tasks(run, &error) != FIRE_OK || commit(run, &error) != FIRE_OK) {
         firectl_progress_clear(&run->progress);
         (void)firectl_fail(&error);
-        code = firectl_refused(run->code);
+        code = firectl_failed(run->args, run->code, &error);
     }
     firectl_progress_clear(&run->progress);
     fire_client_caps(run->client, &caps);

@@ -14,7 +14,7 @@ import grpc
 import pytest
 from daemon import (BUILD, FIRECTL, FIRED, ROOT, WAIT_S, Feed, admin_pb2, begin, chunks, collect,
                     daemon, fired, firectl, gaussian, header, health_pb2, refused, reinit_pb2,
-                    request, set_header, start)
+                    request, save, set_header, start)
 
 assert daemon and start  # fixtures, found by their names
 
@@ -521,6 +521,16 @@ def test_a_daemon_that_drains_says_so_and_refuses_new_work(start):
     assert got.code == grpc.StatusCode.UNAVAILABLE and got.reason and got.retry_s, got
     feed.close()
     assert list(answers) == [] and one.ended() == 0
+
+
+@pytest.mark.parametrize("seconds", ["1e-6", "0.05", "0.3"])
+def test_a_deadline_has_one_exit_code(daemon, tmp_path, seconds):
+    save(tmp_path / "in.safetensors", {f"w{i}": gaussian(900, 900, seed=i) for i in range(12)})
+    done = firectl("reinit", "--addr", daemon.address, "--arch", "none", "--deadline", seconds,
+                   "--set", "compute=f64", tmp_path / "in.safetensors", "-o",
+                   tmp_path / "out.safetensors", code=68)
+    assert "deadline" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["in.safetensors"]
 
 
 def test_every_daemon_command_has_help_with_examples():
