@@ -26,7 +26,7 @@ static enum fire_status check_stop(const struct run *run, struct fire_error *err
     if (firectl_is_late(run->args, run->started_s))
         return fire_fail(error, FIRE_TOO_LATE, "deadline", "the deadline of %g s has passed",
                          run->args->deadline_s);
-    return FIRE_OK;
+    return safetensors_check_unchanged(run->set, error);
 }
 
 /* Waits for a window and takes its results. */

@@ -91,7 +91,7 @@ static enum fire_status check_stop(const struct run *run, struct fire_error *err
     if (firectl_is_late(args, run->started_s))
         return fire_fail(error, FIRE_TOO_LATE, "deadline",
                          "the deadline of %g s has passed; nothing was written", args->deadline_s);
-    return FIRE_OK;
+    return safetensors_check_unchanged(run->set, error);
 }
 
 /* Waits for a window and hands its tensors on. All of its refusals are shown before it fails. */

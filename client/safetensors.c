@@ -55,7 +55,8 @@ bool safetensors_same_file(const struct safetensors_identity *identity, const st
 
 static struct safetensors_identity identity_of(const struct stat *about)
 {
-    return (struct safetensors_identity){ true, about->st_dev, about->st_ino };
+    return (struct safetensors_identity){ true, about->st_dev, about->st_ino, about->st_size,
+                                          about->st_mtim };
 }
 
 /* Reads at most `count` bytes, fewer only at the end; -1 and errno on failure. */
@@ -532,6 +533,28 @@ void safetensors_close(struct safetensors *set)
     free(set->by_name);
     free(set->index);
     free(set);
+}
+
+enum fire_status safetensors_check_unchanged(const struct safetensors *set,
+                                             struct fire_error *error)
+{
+    for (uint32_t i = 0; i < set->file_count; i++) {
+        const struct safetensors_file *file = &set->files[i];
+        const struct safetensors_identity *then = &file->identity;
+        struct stat now;
+
+        /* One that took the name leaves what is mapped alone. */
+        if (file->storage != SAFETENSORS_MAPPED || stat(file->path, &now) != 0 ||
+            !safetensors_same_file(then, &now))
+            continue;
+        if (now.st_size != then->size || now.st_mtim.tv_sec != then->modified.tv_sec ||
+            now.st_mtim.tv_nsec != then->modified.tv_nsec)
+            return fire_fail(error, FIRE_IO, safetensors_shown(file->path).text,
+                             "%s changed while it was read; run again when whoever writes it has "
+                             "finished",
+                             safetensors_shown(file->path).text);
+    }
+    return FIRE_OK;
 }
 
 size_t safetensors_count(const struct safetensors *set)

@@ -42,6 +42,12 @@ FIRE_NODISCARD enum fire_status safetensors_open_memory(const void *bytes, size_
                                                         struct fire_error *error);
 void safetensors_close(struct safetensors *set); /* NULL is allowed */
 
+/* FIRE_IO when a file of the set has been written to since it was opened: what is read of it may be
+ * old, new or, where it became shorter, the end of the process. Ask before reading much, and before
+ * what was read is relied on. A file that was replaced by another one of its name is unchanged. */
+FIRE_NODISCARD enum fire_status safetensors_check_unchanged(const struct safetensors *set,
+                                                            struct fire_error *error);
+
 /* Entries in file order (shard by shard, by offset). */
 size_t safetensors_count(const struct safetensors *set);
 const struct safetensors_entry *safetensors_at(const struct safetensors *set, size_t index);

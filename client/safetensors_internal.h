@@ -35,6 +35,8 @@ struct safetensors_identity {
     bool known;
     dev_t device;
     ino_t inode;
+    off_t size; /* when it was opened, … */
+    struct timespec modified;
 };
 
 struct safetensors_file {

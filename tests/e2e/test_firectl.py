@@ -486,6 +486,33 @@ def test_a_hangup_leaves_no_temporary_file(tmp_path):
     assert ("out.safetensors" in left) == (process.returncode == 0)
 
 
+@pytest.mark.parametrize("change", ["shorter", "written", "replaced"])
+def test_an_input_that_changes_while_it_is_read(tmp_path, change):
+    path = tmp_path / "in.safetensors"
+    save_file({f"w{i}.weight": gaussian(900, 900, seed=i) for i in range(24)}, path)
+    size = path.stat().st_size
+    process = subprocess.Popen(
+        [BUILD / "bin" / "firectl", "reinit", "--local", "--arch", "none", "--json", "--threads",
+         "1", path, "-o", tmp_path / "out.safetensors"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stdout.readline()
+    if change == "replaced":
+        path.rename(tmp_path / "old.safetensors")
+        path.write_bytes(b"")
+    else:
+        with open(path, "r+b") as file:
+            file.truncate(size - 8 if change == "shorter" else size)
+            file.seek(size - 16)
+            file.write(b"8 bytes!")
+    _, said = process.communicate(timeout=TIMEOUT_S)
+    if change == "replaced":
+        assert process.returncode == 0, said
+        return
+    assert process.returncode == 1, said
+    assert "in.safetensors changed while it was read" in said
+    assert not (tmp_path / "out.safetensors").exists()
+
+
 def test_what_missed_its_target_or_rank_is_said(tmp_path):
     tensors = {"a.weight": gaussian(40, 32), "b.weight": gaussian(40, 1) @ gaussian(1, 32, seed=1),
                "c.weight": gaussian(32, 32)}
