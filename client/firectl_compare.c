@@ -190,6 +190,12 @@ static enum fire_status check_stop(const struct run *run, struct fire_error *err
     if (run->args->deadline_s > 0.0 && firectl_now_s() - run->started_s > run->args->deadline_s)
         return fire_fail(error, FIRE_TOO_LATE, "deadline", "the deadline of %g s has passed",
                          run->args->deadline_s);
+    for (size_t i = 0; i < sizeof(run->sets) / sizeof(run->sets[0]); i++) {
+        const enum fire_status status = safetensors_check_unchanged(run->sets[i], error);
+
+        if (status != FIRE_OK)
+            return status;
+    }
     return FIRE_OK;
 }
 

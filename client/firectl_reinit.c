@@ -290,6 +290,8 @@ static enum fire_status commit(struct run *run, struct fire_error *error)
                          "the report could not be written: %s; so nothing was written",
                          ferror(run->report.stream) ? strerror(errno) : "a row could not be made");
     status = firectl_writer_finish(run->writer, error);
+    if (status == FIRE_OK) /* which has read what is not projected */
+        status = safetensors_check_unchanged(run->set, error);
     if (status == FIRE_OK)
         status = firectl_state_commit(run->state, &run->tasks, error);
     if (status == FIRE_OK)

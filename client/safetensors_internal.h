@@ -35,7 +35,7 @@ struct safetensors_identity {
     bool known;
     dev_t device;
     ino_t inode;
-    off_t size; /* when it was opened, … */
+    off_t size; /* it and `modified`: when it was opened */
     struct timespec modified;
 };
 
