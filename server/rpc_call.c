@@ -107,8 +107,7 @@ void call_batch_start(struct rpc_call *call, const grpc_op *operations, size_t c
                       struct rpc_tag *tag)
 {
     call->references++;
-    const grpc_call_error error = grpc_call_start_batch(call->core, operations, count, tag, NULL);
-    FIRE_ASSERT(error == GRPC_CALL_OK);
+    rpc_server_start_batch(call->rpc, call->core, operations, count, tag);
 }
 
 static void on_timer_closed(uv_handle_t *handle)

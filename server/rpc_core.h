@@ -17,6 +17,8 @@
 
 struct rpc_tag {
     void (*run)(struct rpc_tag *tag, bool ok);
+    struct rpc_tag *next; /* rpc_server's, as is ok: of those that were done at once */
+    bool ok;
 };
 
 /* A call as core announced it. */
@@ -82,6 +84,9 @@ uint64_t rpc_server_next_id(struct rpc_server *rpc);
 void rpc_server_call_made(struct rpc_server *rpc);
 void rpc_server_call_admitted(struct rpc_server *rpc);
 void rpc_server_call_gone(struct rpc_server *rpc, bool admitted);
+/* Gives operations of a call to core; the tag runs in a turn of the loop once they are done. */
+void rpc_server_start_batch(struct rpc_server *rpc, grpc_call *call, const grpc_op *operations,
+                            size_t count, struct rpc_tag *tag);
 /* Whether one more warning may be logged now, and how many were not since the last one. */
 bool rpc_server_may_warn(struct rpc_server *rpc, uint64_t *suppressed);
 /* Calls rpc_calls_resume() in the next turn of the loop. */

@@ -2,7 +2,9 @@
  *
  * The pump puts (tag, ok) into a ring and wakes the loop when the ring was empty. It never looks at
  * a tag. The ring is bounded: when the loop falls behind, the pump waits, and with it the network.
- * The loop runs a bounded number of events a turn, so that timers stay exact under load.
+ * What the loop gives to core is often done before core returns: a message that is here already, a
+ * status the socket takes. Such a tag stays on the loop, in a list of its own, and costs no change
+ * of threads. The loop runs a bounded number of events a turn, so that timers stay exact under load.
  *
  * Slots are calls asked of core in advance, SLOTS_PER_METHOD for each method and as many for calls
  * that are nobody's; each is asked for again in the event that fills it.
@@ -15,6 +17,7 @@
  *
  * Invariants:
  *   armed is the number of slots that core has
+ *   at_once is empty outside on_wake(), or the loop has been woken
  *   objects >= calls: refused calls are objects until their status has left
  */
 #include "rpc_server.h"
@@ -102,6 +105,10 @@ struct rpc_server {
     struct tenant **resuming_end;
     struct tenant *blocked; /* … once memory has been given back */
     struct tenant **blocked_end;
+
+    struct rpc_tag *at_once; /* done before core returned, oldest first */
+    struct rpc_tag **at_once_end;
+    bool turning; /* within on_wake() */
 
     struct wake wake;
     uv_timer_t limit;
@@ -291,6 +298,40 @@ static void resume_all(struct rpc_server *rpc)
     }
 }
 
+void rpc_server_start_batch(struct rpc_server *rpc, grpc_call *call, const grpc_op *operations,
+                            size_t count, struct rpc_tag *tag)
+{
+    grpc_call_error error;
+    void *done = NULL;
+    int ok = 0;
+
+    grpc_completion_queue_thread_local_cache_init(rpc->queue);
+    error = grpc_call_start_batch(call, operations, count, tag, NULL);
+    FIRE_ASSERT(error == GRPC_CALL_OK);
+    if (!grpc_completion_queue_thread_local_cache_flush(rpc->queue, &done, &ok))
+        return;
+    tag = done; /* not always the one of this batch */
+    tag->ok = ok != 0;
+    tag->next = NULL;
+    *rpc->at_once_end = tag;
+    rpc->at_once_end = &tag->next;
+    if (!rpc->turning)
+        wake_send(&rpc->wake);
+}
+
+/* Runs up to `count` tags of the list, among them those that are added meanwhile. */
+static void run_at_once(struct rpc_server *rpc, uint32_t count)
+{
+    for (; count > 0 && rpc->at_once; count--) {
+        struct rpc_tag *tag = rpc->at_once;
+
+        rpc->at_once = tag->next;
+        if (!rpc->at_once)
+            rpc->at_once_end = &rpc->at_once;
+        tag->run(tag, tag->ok);
+    }
+}
+
 static void on_wake(void *data)
 {
     struct rpc_server *rpc = data;
@@ -298,6 +339,7 @@ static void on_wake(void *data)
     struct rpc_event events[EVENTS_PER_TURN];
     uint32_t count = 0;
 
+    rpc->turning = true;
     uv_mutex_lock(&rpc->lock);
     const bool was_full = rpc->ring_count == EVENTS_MAX;
     while (count < EVENTS_PER_TURN && rpc->ring_count > 0) {
@@ -322,8 +364,12 @@ static void on_wake(void *data)
         tag->run(tag, events[i].ok);
     }
     resume_all(rpc);
+    run_at_once(rpc, EVENTS_PER_TURN);
     if (scheduler)
         scheduler_release(scheduler);
+    rpc->turning = false;
+    if (rpc->at_once)
+        wake_send(&rpc->wake);
 }
 
 /* --- drained and closed --- */
@@ -496,6 +542,7 @@ void rpc_server_close(struct rpc_server *rpc, void (*closed)(void *data), void *
     grpc_completion_queue_shutdown(rpc->queue);
     uv_thread_join(&rpc->pump);
     FIRE_ASSERT(rpc->ring_count == 0);
+    FIRE_ASSERT(rpc->at_once == NULL);
     rpc_server_end(rpc);
 }
 
@@ -725,6 +772,7 @@ enum fire_status rpc_server_open_methods(struct server *server,
     rpc->server = server;
     rpc->resuming_end = &rpc->resuming;
     rpc->blocked_end = &rpc->blocked;
+    rpc->at_once_end = &rpc->at_once;
     rpc->shutdown_tag.run = on_shutdown;
     if (uv_mutex_init(&rpc->lock) != 0 || uv_cond_init(&rpc->room) != 0) {
         free(rpc);
