@@ -16,7 +16,7 @@
 #include "spectrum.h"
 #include "status.h"
 
-#define FIRE_BACKEND_ABI 4
+#define FIRE_BACKEND_ABI 5
 
 #define FIRE_URGENT_SIDE_MAX      1024u
 #define FIRE_WORKSPACE_KEPT_BYTES (128ull << 20)
@@ -92,6 +92,10 @@ struct fire_backend {
      * matrices or, within a matrix that the whole device computes, two tiles. Nobody's bits
      * change. */
     enum fire_status (*submit)(struct fire_device *device, struct fire_batch *batch);
+    /* Runs a batch of small matrices on the caller's thread, which for a short one takes less time
+     * than waking another; `ended` is not called. False: the device is busy, submit() it. The bits
+     * are those of submit(). NULL: the device has no such way. */
+    bool (*run_here)(struct fire_device *device, struct fire_batch *batch);
     bool (*poll)(struct fire_device *device, const struct fire_batch *batch);
     /* Blocks until the batch has finished; returns its status. */
     enum fire_status (*wait)(struct fire_device *device, const struct fire_batch *batch);

@@ -58,6 +58,7 @@ struct job {
     enum job_priority priority;
     uint64_t deadline_ns; /* CLOCK_NEVER_NS: none */
     bool end_of_set;      /* its set is complete: do not wait for company */
+    bool alone;           /* no other call is open: nobody is held up by what it takes */
     uint64_t call_id;     /* for the log */
     job_done done;
     void *data;

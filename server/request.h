@@ -159,6 +159,7 @@ struct request_submission {
     uint64_t deadline_ns;
     uint64_t call_id;
     bool end_of_set;
+    bool alone; /* no other call is open */
     /* The last job of `tensor` is done. Not called for jobs that were taken back. */
     void (*done)(struct request_tensor *tensor);
 };

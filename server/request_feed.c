@@ -341,6 +341,7 @@ enum fire_status request_submit(struct request_tensor *tensor,
         own->job.priority = submission->priority;
         own->job.deadline_ns = submission->deadline_ns;
         own->job.end_of_set = submission->end_of_set;
+        own->job.alone = submission->alone;
         own->job.call_id = submission->call_id;
         own->job.done = job_is_done;
         own->job.data = tensor;

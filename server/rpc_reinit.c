@@ -59,6 +59,12 @@ struct reinit {
     grpc_byte_buffer *response;
 };
 
+/* No other call is open: there is nobody to be held up. */
+static bool is_alone(const struct rpc_call *call)
+{
+    return rpc_server_calls(rpc_call_rpc((struct rpc_call *)call)) == 1;
+}
+
 static bool is_analyze(const struct rpc_call *call)
 {
     return rpc_call_method(call) == &rpc_analyze_method;
@@ -243,6 +249,7 @@ static enum fire_status submit_weight(struct reinit *reinit, struct request_tens
         .deadline_ns = rpc_call_deadline_ns(call),
         .call_id = rpc_call_id(call),
         .end_of_set = true,
+        .alone = is_alone(call),
         .done = on_weight_done,
     };
     enum fire_status status;
@@ -444,13 +451,10 @@ static enum fire_status reserve(struct reinit *reinit)
     return FIRE_OK;
 }
 
-/* A small message of tiny matrices has a large block. When nobody else calls there is nobody to be
- * held up. */
+/* A small message of tiny matrices has a large block. */
 static bool feeds_quickly(const struct reinit *reinit)
 {
-    const bool alone = rpc_server_calls(rpc_call_rpc(reinit->call)) == 1;
-
-    if (alone)
+    if (is_alone(reinit->call))
         return reinit->message_bytes <= ALONE_BYTES_MAX && reinit->block_bytes <= ALONE_BYTES_MAX;
     return reinit->message_bytes <= INLINE_BYTES_MAX && reinit->block_bytes <= INLINE_BLOCK_MAX;
 }

@@ -22,10 +22,11 @@
 #define LOOKAHEAD_TARGETS 0.04 /* of batch_target_us left: the device is about to fall idle */
 #define COMPANY_SHARE     0.05 /* of its device time that a matrix waits for company */
 #define COMPANY_NS_MAX    (10 * CLOCK_NS_PER_MS)
-#define COMPANY_S_MAX     0.25  /* one to each worker may hold the device so long */
-#define URGENT_BEHIND_S   0.020 /* a batch is urgent when so much runs before it */
-#define URGENT_COST_S     0.005 /* … and it is shorter than this */
-#define URGENT_SLACK_S    0.020 /* … and its tenant is no further ahead of whom it interrupts */
+#define COMPANY_S_MAX     0.25   /* one to each worker may hold the device so long */
+#define URGENT_BEHIND_S   0.020  /* a batch is urgent when so much runs before it */
+#define URGENT_COST_S     0.005  /* … and it is shorter than this */
+#define URGENT_SLACK_S    0.020  /* … and its tenant is no further ahead of whom it interrupts */
+#define HERE_S_MAX        150e-6 /* a batch may keep the loop so long while it serves one call */
 #define BEGIN_MARGIN_NS   (250 * CLOCK_NS_PER_MS) /* a batch before it may be held up so long */
 #define BEGIN_LEAST_NS    CLOCK_NS_PER_MS         /* with less left a job is too late already */
 
@@ -405,6 +406,19 @@ static uint32_t batch_limit(const struct scheduler *scheduler, const struct lane
     return limit;
 }
 
+/* The only job there is, of the only call, and short: waking a thread and being woken would take as
+ * long. One worker's share of a granule, so that what it takes is what the model expects. */
+static bool runs_here(const struct scheduler *scheduler, struct device *device,
+                      const struct batch *batch)
+{
+    const uint32_t count = batch->work.slot_count;
+
+    return batch->part_count == 1 && batch->parts[0].job->alone && scheduler->running == count &&
+           scheduler->buckets->jobs == 0 &&
+           (uint64_t)count * device_cost(device)->workers <= batch->bucket->granule &&
+           batch->cost_s - batch->bucket->overhead_s <= HERE_S_MAX;
+}
+
 /* False: nothing to give, or no room. */
 static bool dispatch_one(struct scheduler *scheduler, struct served_device *served)
 {
@@ -449,6 +463,7 @@ static bool dispatch_one(struct scheduler *scheduler, struct served_device *serv
     if (!batch->urgent)
         served->tenant = tenant;
     charge_estimate(scheduler, batch, tenant);
+    batch->here = runs_here(scheduler, device, batch);
     device_submit(device, batch);
     return true;
 }

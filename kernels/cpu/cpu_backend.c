@@ -7,7 +7,10 @@
  * An urgent batch that arrives while another runs interrupts the pool's loop between two tasks. A
  * light one does not even wait for that: a worker with a matrix of its own takes it between two
  * tiles. Either way it runs in a workspace that nothing else uses, so that what it interrupts finds
- * everything as it was. */
+ * everything as it was.
+ *
+ * The ordinary workspace belongs to whoever set `occupied`: the executor, or a caller that runs a
+ * batch itself while the device has nothing to do. */
 #define _GNU_SOURCE
 #include "backend.h"
 
@@ -66,6 +69,7 @@ struct fire_device {
     pthread_t executor;
     bool executing; /* the executor thread exists */
     bool stopping;
+    bool occupied; /* the ordinary workspace */
     struct batch_queue ordinary_queue;
     struct batch_queue urgent_queue; /* interrupt.waiting: it is not empty */
 };
@@ -264,6 +268,16 @@ static uint32_t tasks_of(const struct fire_device *device, const struct fire_bat
     return (batch->slot_count + slots - 1) / slots;
 }
 
+/* All of a batch, whose workspace is large enough, by one worker. */
+static void run_alone(struct whole *whole, uint32_t worker)
+{
+    pool_task task;
+    const uint32_t count = tasks_of(whole->device, whole->batch, &task);
+
+    for (uint32_t i = 0; i < count; i++)
+        task(whole, i, worker);
+}
+
 static void run_batch(struct fire_device *device, struct workspace *workspace,
                       struct fire_batch *batch)
 {
@@ -365,8 +379,6 @@ static void run_light(void *data, uint32_t worker)
 {
     struct fire_device *device = data;
     struct whole whole = { .device = device, .workspace = &device->urgent };
-    pool_task task;
-    uint32_t count;
 
     pthread_mutex_lock(&device->lock);
     if (!device->urgent_queue.head || !is_light(device->urgent_queue.head)) {
@@ -375,9 +387,7 @@ static void run_light(void *data, uint32_t worker)
     }
     whole.batch = take_urgent(device);
     pthread_mutex_unlock(&device->lock);
-    count = tasks_of(device, whole.batch, &task);
-    for (uint32_t i = 0; i < count; i++)
-        task(&whole, i, worker);
+    run_alone(&whole, worker);
     pthread_mutex_lock(&device->lock);
     tell_finished(device, whole.batch);
     pthread_mutex_unlock(&device->lock);
@@ -397,9 +407,15 @@ static void run_interruption(void *data)
     pthread_mutex_unlock(&device->lock);
 }
 
+static bool has_batch(const struct fire_device *device)
+{
+    return device->ordinary_queue.head || device->urgent_queue.head;
+}
+
+/* Nothing for the executor to do, or nothing to do it in. */
 static bool is_idle(const struct fire_device *device)
 {
-    return !device->stopping && !device->ordinary_queue.head && !device->urgent_queue.head;
+    return device->occupied || (!device->stopping && !has_batch(device));
 }
 
 /* Blocks until there is something to do; gives memory back when that takes long. Called, and left,
@@ -416,10 +432,14 @@ static void wait_for_batch(struct fire_device *device)
     }
     if (!is_idle(device))
         return;
-    pthread_mutex_unlock(&device->lock);
-    workspace_trim(device, &device->ordinary);
-    workspace_trim(device, &device->urgent);
-    pthread_mutex_lock(&device->lock);
+    if (!device->occupied) {
+        device->occupied = true;
+        pthread_mutex_unlock(&device->lock);
+        workspace_trim(device, &device->ordinary);
+        workspace_trim(device, &device->urgent);
+        pthread_mutex_lock(&device->lock);
+        device->occupied = false;
+    }
     while (is_idle(device))
         pthread_cond_wait(&device->queued, &device->lock);
 }
@@ -431,16 +451,20 @@ static void *executor_main(void *data)
     pool_lower_priority(device->nice);
     pthread_mutex_lock(&device->lock);
     for (;;) {
-        struct fire_batch *batch = take_urgent(device);
+        struct fire_batch *batch;
 
+        if (is_idle(device)) {
+            wait_for_batch(device);
+            continue;
+        }
+        batch = take_urgent(device);
         if (!batch)
             batch = queue_pop(&device->ordinary_queue);
-        if (batch)
-            execute(device, &device->ordinary, batch);
-        else if (device->stopping)
+        if (!batch)
             break;
-        else
-            wait_for_batch(device);
+        device->occupied = true;
+        execute(device, &device->ordinary, batch);
+        device->occupied = false;
     }
     pthread_mutex_unlock(&device->lock);
     return NULL;
@@ -602,6 +626,29 @@ static enum fire_status cpu_submit(struct fire_device *device, struct fire_batch
     return FIRE_OK;
 }
 
+static bool cpu_run_here(struct fire_device *device, struct fire_batch *batch)
+{
+    struct whole whole = { .device = device, .workspace = &device->ordinary, .batch = batch };
+
+    pthread_mutex_lock(&device->lock);
+    if (device->occupied || has_batch(device) || batch->plan->cols > WHOLE_SIDE) {
+        pthread_mutex_unlock(&device->lock);
+        return false;
+    }
+    device->occupied = true;
+    pthread_mutex_unlock(&device->lock);
+    batch->status = workspace_grow(device, &device->ordinary, batch->plan->cols);
+    if (batch->status == FIRE_OK)
+        run_alone(&whole, 0);
+    batch->finished = true;
+    pthread_mutex_lock(&device->lock);
+    device->occupied = false;
+    if (has_batch(device))
+        pthread_cond_signal(&device->queued);
+    pthread_mutex_unlock(&device->lock);
+    return true;
+}
+
 static bool cpu_poll(struct fire_device *device, const struct fire_batch *batch)
 {
     bool finished;
@@ -652,6 +699,7 @@ const struct fire_backend *fire_cpu_backend(void)
         .host_alloc = cpu_host_alloc,
         .host_free = cpu_host_free,
         .submit = cpu_submit,
+        .run_here = cpu_run_here,
         .poll = cpu_poll,
         .wait = cpu_wait,
         .workspace_bytes = cpu_workspace_bytes,

@@ -17,6 +17,7 @@
 
 #define THREADS        2u
 #define URGENT_COUNT   6u
+#define TURNS          400u
 #define POLL_MS        20
 #define POLL_COUNT_MAX 500 /* 10 s: an idle device gives memory back after one */
 
@@ -217,6 +218,92 @@ START_TEST(closing_runs_what_is_queued)
 }
 END_TEST
 
+/* --- batches of the caller's thread ----------------------------------------------------------- */
+
+static bool run_here(struct projector *projector, struct work *work)
+{
+    return projector->backend->run_here(projector->device, &work->batch);
+}
+
+/* An idle device lends its place, with the same bits; tiny matrices in groups, one that the pool
+ * would share. */
+START_TEST(a_caller_may_run_a_small_batch_itself)
+{
+    static const struct {
+        uint32_t side, count;
+    } batches[] = { { 8, 40 }, { 32, 3 }, { 64, 2 }, { 300, 1 } };
+    struct projector projector;
+
+    projector_open(&projector, "auto", THREADS);
+    for (uint32_t i = 0; i < sizeof(batches) / sizeof(batches[0]); i++) {
+        struct work work;
+
+        work_init(&work, batches[i].side, batches[i].count, i);
+        while (
+            !run_here(&projector, &work)) /* the batch before may just be giving back its place */
+            ck_assert(!work.batch.finished);
+        ck_assert(finished(&projector, &work));
+        ck_assert_int_eq(work.batch.status, FIRE_OK);
+        check_against_alone(&projector, &work, batches[i].side, i);
+        work_release(&work);
+    }
+    projector_close(&projector);
+}
+END_TEST
+
+/* While a batch runs or waits the place is taken, and what is too large is never run so. */
+START_TEST(a_busy_device_is_not_lent)
+{
+    struct projector projector;
+    struct work large, small;
+
+    projector_open(&projector, "auto", THREADS);
+    work_init(&large, 1100, 1, 1);
+    work_init(&small, 16, 1, 2);
+    ck_assert(!run_here(&projector, &large));
+    submit(&projector, &large);
+    ck_assert(!run_here(&projector, &small));
+    ck_assert(!small.batch.finished);
+    wait_for(&projector, &large);
+    work_release(&large);
+    work_release(&small);
+    projector_close(&projector);
+}
+END_TEST
+
+/* Callers and executor take turns; nobody's batch is lost or spoilt. */
+START_TEST(lending_and_queueing_take_turns)
+{
+    struct projector projector;
+    uint32_t here = 0;
+
+    projector_open(&projector, "auto", THREADS);
+    for (uint32_t i = 0; i < TURNS; i++) {
+        struct work queued, own;
+
+        work_init(&queued, 16, 1 + i % 40, i);
+        work_init(&own, 24, 1, 2 * i);
+        submit(&projector, &queued);
+        if (i % 2)
+            wait_for(&projector, &queued);
+        if (run_here(&projector, &own)) {
+            here++;
+        } else {
+            submit(&projector, &own);
+            wait_for(&projector, &own);
+        }
+        wait_for(&projector, &queued);
+        ck_assert_int_eq(own.results[0].action, FIRE_ACTION_PROJECTED);
+        if (i % 20 == 0)
+            check_against_alone(&projector, &own, 24, 2 * i);
+        work_release(&queued);
+        work_release(&own);
+    }
+    ck_assert_uint_gt(here, 0);
+    projector_close(&projector);
+}
+END_TEST
+
 /* --- threads and memory ----------------------------------------------------------------------- */
 
 /* Threads of this process whose niceness is `nice`, and which leave the processor to whoever wakes
@@ -354,6 +441,9 @@ int main(void)
                         (int)(sizeof(interrupted) / sizeof(interrupted[0])));
     tcase_add_test(tests, what_is_too_large_to_be_urgent_waits_its_turn);
     tcase_add_test(tests, closing_runs_what_is_queued);
+    tcase_add_test(tests, a_caller_may_run_a_small_batch_itself);
+    tcase_add_test(tests, a_busy_device_is_not_lent);
+    tcase_add_test(tests, lending_and_queueing_take_turns);
     tcase_add_test(tests, every_thread_that_computes_is_nice);
     tcase_add_loop_test(tests, memory_of_a_huge_matrix_comes_back, 0, 2);
     suite_add_tcase(suite, tests);

@@ -11,10 +11,11 @@
 #include "random.h"
 #include "scheduler.h"
 
-#define WAIT_S_MAX 500
-#define TENANTS    4u
-#define FOREVER_US 1000000000u /* a delay that no test waits for */
-#define FULL_SLOTS 16u         /* fewer than an efficient batch of 16 x 16 anywhere */
+#define WAIT_S_MAX  500
+#define TENANTS     4u
+#define FOREVER_US  1000000000u /* a delay that no test waits for */
+#define LEND_ROUNDS 40u
+#define FULL_SLOTS  16u /* fewer than an efficient batch of 16 x 16 anywhere */
 /* One matrix of LARGE_SIDE takes tens of milliseconds, one of FLOOD_SIDE is a batch by itself.
  * Where every access is checked, all of it is some twenty times as slow. */
 #if defined(__SANITIZE_THREAD__)
@@ -819,6 +820,79 @@ START_TEST(estimates_grow_with_what_waits)
 }
 END_TEST
 
+/* --- on the loop ------------------------------------------------------------------------------ */
+
+static uint32_t lent; /* batches that were run on the caller's thread */
+
+static bool count_here(struct fire_device *device, struct fire_batch *batch)
+{
+    const bool done = fire_cpu_backend()->run_here(device, batch);
+
+    lent += done;
+    return done;
+}
+
+static const struct {
+    const char *name;
+    uint32_t side, matrices, beside; /* other jobs of the same turn */
+    bool alone, lent;
+} lendings[] = {
+    { "the only job of the only call", SMALL_SIDE / 4, 1, 0, true, true },
+    { "one of several calls", SMALL_SIDE / 4, 1, 0, false, false },
+    { "one of several jobs", SMALL_SIDE / 4, 1, 1, true, false },
+    { "many matrices, which the pool shares", SMALL_SIDE / 4, 100, 0, true, false },
+    { "a large matrix", FLOOD_SIDE, 1, 0, true, false },
+};
+
+/* One turn of the loop in which the jobs of this case are submitted; then waits for their ends. */
+static void lend_once(int index)
+{
+    struct work *works[2];
+    struct fire_plan plan;
+    const uint32_t side = lendings[index].side, count = lendings[index].beside + 1;
+
+    world.done = 0;
+    scheduler_hold(world.scheduler);
+    for (uint32_t i = 0; i < count; i++) {
+        works[i] = make(side, side, lendings[index].matrices, 500 + i, 0);
+        works[i]->job.alone = lendings[index].alone;
+        works[i]->job.end_of_set = true;
+        submit(works[i]);
+    }
+    scheduler_release(world.scheduler);
+    ck_assert_uint_eq(world.done, 0);
+    ck_assert_uint_gt(scheduler_running(world.scheduler), 0);
+    wait_for(count);
+    for (uint32_t i = 0; i < count; i++) {
+        float *expected = malloc(sizeof(*expected) * side * side);
+
+        ck_assert_ptr_nonnull(expected);
+        plan_make(&plan, side, side, NULL);
+        project_alone(&plan, 500 + i, expected);
+        ck_assert_int_eq(works[i]->status, FIRE_OK);
+        ck_assert_mem_eq(work_matrix(works[i], 0), expected, sizeof(*expected) * side * side);
+        free(expected);
+        work_close(works[i]);
+    }
+}
+
+/* The loop computes what would take longer to be handed to another thread, and nothing else. The
+ * answer comes in a later turn, like any other. A first estimate may be far off; batches teach. */
+START_TEST(a_short_job_that_is_alone_runs_on_the_loop)
+{
+    struct fire_backend backend = *fire_cpu_backend();
+
+    backend.run_here = count_here;
+    lent = 0;
+    open_world(&usual);
+    add_device(&backend);
+    for (uint32_t i = 0; i < LEND_ROUNDS && !lent; i++)
+        lend_once(_i);
+    ck_assert_msg((lent > 0) == lendings[_i].lent, "%s", lendings[_i].name);
+    close_world();
+}
+END_TEST
+
 /* --- devices that fail ------------------------------------------------------------------------ */
 
 static int fail_after; /* batches that still work; below 0: all do */
@@ -1045,6 +1119,8 @@ int main(void)
     tcase_add_test(tests, bulk_fills_spare_slots);
     tcase_add_test(shares, a_device_share_is_kept_against_others);
     tcase_add_test(tests, estimates_grow_with_what_waits);
+    tcase_add_loop_test(tests, a_short_job_that_is_alone_runs_on_the_loop, 0,
+                        sizeof(lendings) / sizeof(lendings[0]));
     tcase_add_test(tests, a_lost_devices_work_is_done_by_another);
     tcase_add_test(tests, the_last_device_lost_fails_everything);
     tcase_add_loop_test(tests, a_batch_without_memory_is_split, 0, 3);
