@@ -44,6 +44,7 @@ struct fire_batch {
     enum fire_status status; /* written by the backend: FIRE_OK, or why no slot was run */
     struct fire_batch *next; /* the backend's, while the batch is with it */
     bool finished;           /* the backend's */
+    bool abandoned;          /* the backend's */
     /* NULL, or called once when the batch has finished, on a thread of the backend: from then on
      * the batch is the caller's, which must not wait for it otherwise. Only where `tells`. */
     void (*ended)(struct fire_batch *batch);
@@ -96,6 +97,11 @@ struct fire_backend {
      * than waking another; `ended` is not called. False: the device is busy, submit() it. The bits
      * are those of submit(). NULL: the device has no such way. */
     bool (*run_here)(struct fire_device *device, struct fire_batch *batch);
+    /* Nobody wants what a submitted batch computes: it ends soon, as it would anyway, with
+     * FIRE_CANCELLED, its slots half written. Matrices end at the next tile; an eigensolve does not
+     * end early. A batch that has finished is left as it is. From any thread, until the caller
+     * knows of the end. NULL: the device's batches always run to their ends. */
+    void (*abandon)(struct fire_device *device, struct fire_batch *batch);
     bool (*poll)(struct fire_device *device, const struct fire_batch *batch);
     /* Blocks until the batch has finished; returns its status. */
     enum fire_status (*wait)(struct fire_device *device, const struct fire_batch *batch);

@@ -294,6 +294,18 @@ void device_submit(struct device *device, struct batch *batch)
     pthread_mutex_unlock(&device->lock);
 }
 
+void device_abandon(struct device *device, struct batch *batch)
+{
+    if (device->settings.backend->abandon)
+        device->settings.backend->abandon(device->handle, &batch->work);
+}
+
+struct batch *device_batch(struct device *device, uint32_t index)
+{
+    FIRE_ASSERT(index < device->running_count);
+    return &device->running[index]->batch;
+}
+
 /* What a batch that has ended took, and of whom. */
 static void account(struct device *device, struct batch *batch)
 {
@@ -319,7 +331,7 @@ static void account(struct device *device, struct batch *batch)
     }
     device->busy_s += batch->device_s;
     device->batches++;
-    device->matrices += batch->work.slot_count;
+    device->matrices += batch->status == FIRE_OK ? batch->work.slot_count : 0;
 }
 
 /* The next batch to be told of: an urgent one that has ended, or the oldest ordinary one if it has.

@@ -78,6 +78,12 @@ void device_release_batch(struct device *device, struct batch *batch);
 /* A batch that the backend refuses comes back through `done` too, never from here. */
 void device_submit(struct device *device, struct batch *batch);
 
+/* Nobody wants what a batch that is with it computes: it comes back soon, with FIRE_CANCELLED, or
+ * computed after all. */
+void device_abandon(struct device *device, struct batch *batch);
+/* A batch that is with it: `index` below device_running(). */
+struct batch *device_batch(struct device *device, uint32_t index);
+
 uint32_t device_running(const struct device *device); /* batches with it */
 double device_backlog_s(const struct device *device); /* estimated seconds left of them */
 uint32_t device_urgent(const struct device *device);  /* urgent ones among them */

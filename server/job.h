@@ -45,7 +45,7 @@ struct job;
 /* Called on the loop thread, once. FIRE_OK: the slots hold results (each slot's own result tells
  * what happened to it) and the batch_* members are set, to the last batch where there were several.
  * FIRE_TOO_LATE, FIRE_DEVICE_LOST, FIRE_NO_MEMORY: not computed, or not all of it. FIRE_CANCELLED:
- * cancelled while only a part of it was with the device. Never called for a job that
+ * cancelled while it, or a part of it, was with the device. Never called for a job that
  * scheduler_cancel() took back. The job is the submitter's again; it may be freed here. */
 typedef void (*job_done)(struct job *job, enum fire_status status);
 
@@ -84,8 +84,9 @@ struct job {
     uint64_t attention_ns;                  /* when to look at it next, and what for */
     enum job_attention attention;
     uint32_t attention_index;
-    bool ripe;     /* it has waited for company */
-    bool critical; /* its last safe moment has come */
+    bool cancelled; /* what of it is with devices is not wanted any more */
+    bool ripe;      /* it has waited for company */
+    bool critical;  /* its last safe moment has come */
     enum fire_status outcome;
 };
 

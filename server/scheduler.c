@@ -194,7 +194,7 @@ enum fire_status scheduler_submit(struct scheduler *scheduler, struct job *job,
     job->started_ns = job->finished_ns = 0;
     job->dealt = job->again_count = job->parts_running = 0;
     job->cost_s = bucket->matrix_s;
-    job->ripe = job->critical = false;
+    job->ripe = job->critical = job->cancelled = false;
     job->outcome = FIRE_OK;
     tenant_wake(scheduler, job->tenant);
     buckets_push(scheduler->buckets, bucket, job);
@@ -248,6 +248,30 @@ void end_waiting(struct scheduler *scheduler, struct job *job, enum fire_status 
         job_ended(scheduler, job);
 }
 
+static bool is_unwanted(const struct batch *batch)
+{
+    for (uint32_t i = 0; i < batch->part_count; i++) {
+        if (!batch->parts[i].job->cancelled)
+            return false;
+    }
+    return true;
+}
+
+/* Batches of which nothing is wanted any more need not run to their ends. */
+static void abandon_batches(struct scheduler *scheduler)
+{
+    for (uint32_t i = 0; i < scheduler->device_count; i++) {
+        struct device *device = scheduler->devices[i].device;
+
+        for (uint32_t k = 0; k < device_running(device); k++) {
+            struct batch *batch = device_batch(device, k);
+
+            if (is_unwanted(batch))
+                device_abandon(device, batch);
+        }
+    }
+}
+
 bool scheduler_cancel(struct scheduler *scheduler, struct job *job)
 {
     if (job->lane) {
@@ -255,12 +279,15 @@ bool scheduler_cancel(struct scheduler *scheduler, struct job *job)
         attention_remove(scheduler, job);
         buckets_remove(scheduler->buckets, job);
         tenant_rest(scheduler, job->tenant);
-        if (job->parts_running)
-            job->outcome = FIRE_CANCELLED;
     } else if (job->parts_running == 0) {
         forget_ended(scheduler, job);
     }
-    return job->parts_running == 0;
+    if (job->parts_running == 0)
+        return true;
+    job->outcome = FIRE_CANCELLED;
+    job->cancelled = true;
+    abandon_batches(scheduler);
+    return false;
 }
 
 void scheduler_end_set(struct scheduler *scheduler, struct job *job)
@@ -318,11 +345,12 @@ static void learn(struct scheduler *scheduler, struct device *device, const stru
     bucket_refresh(scheduler, bucket);
 }
 
-/* Replaces the estimate that was charged by what the batch took; nothing when it failed. */
+/* Replaces the estimate that was charged by what the batch took; nothing when it failed. What was
+ * abandoned has taken its time. */
 static void settle(struct scheduler *scheduler, const struct batch *batch)
 {
-    const bool computed = batch->status == FIRE_OK;
-    const double took_s = computed ? batch->device_s : 0;
+    const bool used = batch->status == FIRE_OK || batch->status == FIRE_CANCELLED;
+    const double took_s = used ? batch->device_s : 0;
     const double size = batch->work.slot_count;
 
     for (uint32_t i = 0; i < batch->part_count; i++) {
@@ -330,12 +358,16 @@ static void settle(struct scheduler *scheduler, const struct batch *batch)
         const double share = batch->parts[i].count / size;
 
         tenant->virtual_seconds += (took_s - batch->cost_s) * share / tenant_weight(tenant);
-        if (!computed)
+        if (!used)
             continue;
         tenant->device_seconds += took_s * share;
         add_recent(tenant, took_s * share, batch->finished_ns);
         metrics_add(scheduler->metrics, METRIC_DEVICE_SECONDS, tenant->name, NULL, took_s * share);
-        metrics_add(scheduler->metrics, METRIC_JOBS, tenant->name, NULL, batch->parts[i].count);
+        if (batch->status == FIRE_OK)
+            metrics_add(scheduler->metrics, METRIC_JOBS, tenant->name, NULL, batch->parts[i].count);
+        else
+            metrics_add(scheduler->metrics, METRIC_JOBS_DROPPED, "cancelled", NULL,
+                        batch->parts[i].count);
     }
 }
 

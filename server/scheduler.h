@@ -48,7 +48,8 @@ FIRE_NODISCARD enum fire_status scheduler_submit(struct scheduler *scheduler, st
                                                  struct fire_error *error);
 
 /* Takes a job back. True: it was waiting and is the caller's again at once; done() is not called.
- * False: it is with the device; done() will be called when its batch ends, as ever. */
+ * False: it is with the device; done() will be called when its batch ends, as ever, with
+ * FIRE_CANCELLED. A batch of which nothing is wanted any more ends early where the device can. */
 bool scheduler_cancel(struct scheduler *scheduler, struct job *job);
 
 /* The set of a submitted job is complete after all: what waits of it need not wait for company.

@@ -69,7 +69,9 @@ struct fire_device {
     pthread_t executor;
     bool executing; /* the executor thread exists */
     bool stopping;
-    bool occupied; /* the ordinary workspace */
+    bool occupied;              /* the ordinary workspace */
+    struct fire_batch *running; /* in it; NULL: none that could be abandoned */
+    atomic_bool abandoned;      /* that batch */
     struct batch_queue ordinary_queue;
     struct batch_queue urgent_queue; /* interrupt.waiting: it is not empty */
 };
@@ -215,12 +217,24 @@ struct whole {
     const struct crew_yield *yield; /* NULL for what is urgent itself */
 };
 
+/* Urgent batches are short, and several may run at once: they are not abandoned. */
+static struct crew whole_crew(const struct whole *whole, struct pool *pool, uint32_t worker)
+{
+    const bool urgent = whole->workspace == &whole->device->urgent;
+
+    return (struct crew){ .engine = engine_for(whole->device, whole->batch->plan),
+                          .pool = pool,
+                          .scratch = whole->workspace->scratch,
+                          .worker = worker,
+                          .yield = pool ? NULL : whole->yield,
+                          .abandoned = urgent ? NULL : &whole->device->abandoned };
+}
+
 static void whole_task(void *data, uint32_t index, uint32_t worker)
 {
     const struct whole *whole = data;
     struct workspace *workspace = whole->workspace;
-    const struct crew alone = { engine_for(whole->device, whole->batch->plan), NULL,
-                                workspace->scratch, worker, whole->yield };
+    const struct crew alone = whole_crew(whole, NULL, worker);
 
     slot_run(&alone, whole->batch->plan, &workspace->spaces[worker], &whole->batch->slots[index]);
 }
@@ -236,8 +250,7 @@ static void tiny_task(void *data, uint32_t index, uint32_t worker)
     const struct whole *whole = data;
     struct workspace *workspace = whole->workspace;
     struct fire_batch *batch = whole->batch;
-    const struct crew alone = { engine_for(whole->device, batch->plan), NULL, workspace->scratch,
-                                worker, whole->yield };
+    const struct crew alone = whole_crew(whole, NULL, worker);
     char *scratch = workspace->scratch[worker];
     const struct tiny_job job = {
         .crew = &alone,
@@ -250,7 +263,7 @@ static void tiny_task(void *data, uint32_t index, uint32_t worker)
     const uint32_t rest = batch->slot_count - index * slots;
     const uint32_t end = batch->slot_count - (rest > slots ? rest - slots : 0);
 
-    for (uint32_t i = index * slots; i < end; i += lanes)
+    for (uint32_t i = index * slots; i < end && !crew_is_abandoned(&alone); i += lanes)
         tiny_run(&job, &batch->slots[i], end - i < lanes ? end - i : lanes);
 }
 
@@ -281,11 +294,10 @@ static void run_alone(struct whole *whole, uint32_t worker)
 static void run_batch(struct fire_device *device, struct workspace *workspace,
                       struct fire_batch *batch)
 {
-    const struct crew all = { engine_for(device, batch->plan), device->pool, workspace->scratch, 0,
-                              NULL };
     const uint32_t threads = pool_threads(device->pool);
     struct whole whole = { device, workspace, batch,
                            workspace == &device->urgent ? NULL : &device->yield };
+    const struct crew all = whole_crew(&whole, device->pool, 0);
     pool_task task;
     uint32_t dealt = tasks_of(device, batch, &task); /* the slots after them are everybody's */
 
@@ -354,10 +366,23 @@ static void execute(struct fire_device *device, struct workspace *workspace,
                     struct fire_batch *batch)
 {
     const uint64_t needed_bytes = workspace_bytes_for(device, batch->plan);
+    const bool ordinary = workspace == &device->ordinary;
 
+    if (batch->abandoned) {
+        batch->status = FIRE_CANCELLED;
+        tell_finished(device, batch);
+        return;
+    }
+    if (ordinary)
+        device->running = batch;
     pthread_mutex_unlock(&device->lock);
     run_batch(device, workspace, batch);
     pthread_mutex_lock(&device->lock);
+    if (ordinary) {
+        if (atomic_exchange(&device->abandoned, false) && batch->status == FIRE_OK)
+            batch->status = FIRE_CANCELLED;
+        device->running = NULL;
+    }
     tell_finished(device, batch);
     if (workspace_is_large(device, workspace, needed_bytes)) {
         pthread_mutex_unlock(&device->lock); /* giving memory back takes its time */
@@ -386,9 +411,13 @@ static void run_light(void *data, uint32_t worker)
         return;
     }
     whole.batch = take_urgent(device);
-    pthread_mutex_unlock(&device->lock);
-    run_alone(&whole, worker);
-    pthread_mutex_lock(&device->lock);
+    if (whole.batch->abandoned) {
+        whole.batch->status = FIRE_CANCELLED;
+    } else {
+        pthread_mutex_unlock(&device->lock);
+        run_alone(&whole, worker);
+        pthread_mutex_lock(&device->lock);
+    }
     tell_finished(device, whole.batch);
     pthread_mutex_unlock(&device->lock);
 }
@@ -615,6 +644,7 @@ static enum fire_status cpu_submit(struct fire_device *device, struct fire_batch
 
     batch->next = NULL;
     batch->finished = false;
+    batch->abandoned = false;
     batch->status = FIRE_OK;
     pthread_mutex_lock(&device->lock);
     *queue->tail = batch;
@@ -647,6 +677,17 @@ static bool cpu_run_here(struct fire_device *device, struct fire_batch *batch)
         pthread_cond_signal(&device->queued);
     pthread_mutex_unlock(&device->lock);
     return true;
+}
+
+static void cpu_abandon(struct fire_device *device, struct fire_batch *batch)
+{
+    pthread_mutex_lock(&device->lock);
+    if (!batch->finished) {
+        batch->abandoned = true;
+        if (batch == device->running)
+            atomic_store(&device->abandoned, true);
+    }
+    pthread_mutex_unlock(&device->lock);
 }
 
 static bool cpu_poll(struct fire_device *device, const struct fire_batch *batch)
@@ -700,6 +741,7 @@ const struct fire_backend *fire_cpu_backend(void)
         .host_free = cpu_host_free,
         .submit = cpu_submit,
         .run_here = cpu_run_here,
+        .abandon = cpu_abandon,
         .poll = cpu_poll,
         .wait = cpu_wait,
         .workspace_bytes = cpu_workspace_bytes,

@@ -49,13 +49,30 @@ size_t dense_scratch_bytes(const struct engine *engine, uint32_t cols)
     return engine->scratch_bytes + 2 * panel_rows(cols) * dense_stride(cols) * sizeof(double);
 }
 
+/* A task that is left out when nobody wants it any more. */
+struct wanted {
+    const struct crew *crew;
+    pool_task task;
+    void *data;
+};
+
+static void wanted_task(void *data, uint32_t index, uint32_t worker)
+{
+    const struct wanted *wanted = data;
+
+    if (!crew_is_abandoned(wanted->crew))
+        wanted->task(wanted->data, index, worker);
+}
+
 void crew_run(const struct crew *crew, uint32_t count, pool_task task, void *data)
 {
     if (crew->pool) {
-        pool_run(crew->pool, count, task, data);
+        struct wanted wanted = { crew, task, data };
+
+        pool_run(crew->pool, count, wanted_task, &wanted);
         return;
     }
-    for (uint32_t index = 0; index < count; index++) {
+    for (uint32_t index = 0; index < count && !crew_is_abandoned(crew); index++) {
         if (crew->yield && atomic_load_explicit(crew->yield->waiting, memory_order_relaxed))
             crew->yield->run(crew->yield->data, crew->worker);
         task(data, index, crew->worker);
@@ -368,7 +385,7 @@ bool dense_inverse(const struct crew *crew, enum fire_dtype dtype, void *z, size
                    void *space)
 {
     const struct engine_ops *ops = crew_ops(crew, dtype);
-    const struct crew alone = { crew->engine, NULL, crew->scratch, crew->worker, crew->yield };
+    const struct crew alone = crew_alone(crew);
     struct squares squares = {
         .crew = crew, .ops = ops, .z = z, .ldz = ldz, .n = n, .tile = square_tile(n), .side = space
     };
@@ -409,7 +426,7 @@ static void mirror_task(void *data, uint32_t index, uint32_t worker)
 
 void dense_mirror(const struct crew *crew, enum fire_dtype dtype, void *g, size_t ldg, uint32_t n)
 {
-    const struct crew alone = { crew->engine, NULL, crew->scratch, crew->worker, crew->yield };
+    const struct crew alone = crew_alone(crew);
     struct mirror mirror = { crew_ops(crew, dtype), g, ldg, n };
 
     crew_run(n <= SERIAL_SIDE ? &alone : crew, (n + MIRROR_ROWS - 1) / MIRROR_ROWS, mirror_task,

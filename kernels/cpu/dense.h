@@ -24,9 +24,25 @@ struct crew {
     void *const *scratch;           /* one for each worker: dense_scratch_bytes() */
     uint32_t worker;                /* who calls, when pool is NULL */
     const struct crew_yield *yield; /* NULL: never; a pool has interruptions of its own */
+    const atomic_bool *abandoned; /* nobody wants the result any more; NULL: somebody always does */
 };
 
-/* Runs tasks 0..count-1 on the crew. */
+/* The calling worker of it, alone. */
+static inline struct crew crew_alone(const struct crew *crew)
+{
+    struct crew alone = *crew;
+
+    alone.pool = NULL;
+    return alone;
+}
+
+/* Tasks are left out from then on, so what was computed means nothing. */
+static inline bool crew_is_abandoned(const struct crew *crew)
+{
+    return crew->abandoned && atomic_load_explicit(crew->abandoned, memory_order_relaxed);
+}
+
+/* Runs tasks 0..count-1 on the crew, as long as it is not abandoned. */
 void crew_run(const struct crew *crew, uint32_t count, pool_task task, void *data);
 
 /* Elements between rows of a padded array with `cols` columns. */

@@ -586,6 +586,8 @@ static enum verdict run_attempt(struct polar *polar, enum start start)
         double dfi, square, trace;
 
         make_gram(polar, &attempt, widens(polar, &attempt));
+        if (crew_is_abandoned(polar->crew))
+            return VERDICT_FAILED;
         if (attempt.iteration == 0)
             first_look(polar, &attempt);
         crew_ops(polar->crew, attempt.g_dtype)

@@ -238,6 +238,8 @@ enum fire_status polar_tiles_converge(struct polar *polar)
     for (;;) {
         double square, trace;
 
+        if (crew_is_abandoned(polar->crew))
+            return FIRE_CANCELLED;
         polar_gram(polar);
         ops->sums(space->g, space->ld, space->cols, 1, &polar->dfi, &square, &trace);
         polar->gram_valid = polar->dfi <= polar->plan->target;

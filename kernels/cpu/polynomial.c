@@ -97,7 +97,7 @@ static enum fire_status run_on_x(struct polar *polar)
 
     if (powers && polar_space_gram(space, polar->dtype) != FIRE_OK)
         return FIRE_NO_MEMORY;
-    for (uint32_t i = 0; i < limit; i++) {
+    for (uint32_t i = 0; i < limit && !crew_is_abandoned(polar->crew); i++) {
         if (!polar->gram_valid)
             polar_gram(polar);
         polar->gram_valid = false;
@@ -142,7 +142,7 @@ static enum fire_status run_on_gram(struct polar *polar)
         free(spare[1]);
         return FIRE_NO_MEMORY;
     }
-    for (uint32_t i = 0; i < limit; i++) {
+    for (uint32_t i = 0; i < limit && !crew_is_abandoned(polar->crew); i++) {
         dense_mirror(polar->crew, dtype, space->g, space->ld, n);
         evaluate(polar, step_at(polar->plan, i), p, spare[0], spare[1]);
         dense_mirror(polar->crew, dtype, p, space->ld, n);

@@ -402,6 +402,8 @@ static enum fire_status project(struct polar *polar, struct fire_slot *slot)
 
     if (status == FIRE_OK && polar->rank_defect && plan->complete)
         status = polar_complete(polar, slot->seed);
+    if (crew_is_abandoned(polar->crew))
+        status = FIRE_CANCELLED;
     return status == FIRE_OK ? finish(polar, slot) : status;
 }
 
@@ -541,8 +543,9 @@ static void refuse(struct fire_result *result, enum fire_status status)
     result->action = FIRE_ACTION_REFUSED;
     result->status = status;
     snprintf(result->reason, sizeof(result->reason), "%s",
-             status == FIRE_NO_MEMORY
-                 ? "out of memory"
+             status == FIRE_NO_MEMORY ? "out of memory"
+             : status == FIRE_CANCELLED
+                 ? "nobody waits for it any more"
                  : "the iteration or its result left the range of its numbers");
 }
 
@@ -565,6 +568,10 @@ static bool begin(struct polar *polar, struct fire_slot *slot)
         measure_and_scale(polar, slot);
     else
         measure(polar);
+    if (crew_is_abandoned(polar->crew)) {
+        status = FIRE_CANCELLED;
+        refuse(result, status);
+    }
     return status == FIRE_OK;
 }
 
@@ -581,7 +588,7 @@ void slot_run(const struct crew *crew, const struct fire_plan *plan, struct pola
 {
     struct polar polar = { .crew = crew, .plan = plan, .space = space, .weights = slot->weights };
     struct fire_result *result = slot->result;
-    const struct crew alone = { crew->engine, NULL, crew->scratch, crew->worker, crew->yield };
+    const struct crew alone = crew_alone(crew);
     const double start = milliseconds();
     enum fire_status status;
 
@@ -602,7 +609,7 @@ void slot_run(const struct crew *crew, const struct fire_plan *plan, struct pola
     } else {
         status = only_scales(plan) ? rescale(&polar, slot) : project(&polar, slot);
     }
-    end(slot, status);
+    end(slot, crew_is_abandoned(crew) ? FIRE_CANCELLED : status);
     result->compute_ms = milliseconds() - start;
 }
 

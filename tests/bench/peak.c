@@ -152,7 +152,7 @@ static bool bench_init(struct bench *bench, const struct engine *engine, void *c
                        uint32_t n)
 {
     memset(bench, 0, sizeof(*bench));
-    bench->crew = (struct crew){ engine, NULL, scratch, 0, NULL };
+    bench->crew = (struct crew){ .engine = engine, .scratch = scratch };
     bench->n = n;
     bench->ld = dense_stride(n);
     const size_t bytes =

@@ -212,6 +212,24 @@ def test_cancelled_calls_are_not_computed(start):
     assert one.counter("fired_matrices_dropped_total") == status.jobs_dropped
 
 
+@pytest.mark.skipif(on_gpu(), reason="a GPU runs its batches to their ends")
+def test_what_runs_for_a_caller_that_has_left_ends_early(start):
+    """Minutes of computation stop when the only caller that wants them hangs up: the matrix counts
+    as dropped, and the next call has the device."""
+    one = start("--threads", "1")
+    call = one.reinit.Reinit.future(
+        request({"w": gaussian(600, 600)}, {"polynomial": "cubic", "steps": "1000",
+                                            "compute": "f64", "side": "x"}), timeout=500)
+    one.wait_for(lambda: one.status().jobs_running == 1, "the computation")
+    call.cancel()
+    one.wait_idle()
+    status = one.status()
+    assert status.devices[0].matrices == 0
+    assert status.jobs_dropped == one.counter("fired_matrices_dropped_total") == 1
+    weight = gaussian(30, 20)
+    assert one.reinit.Reinit(request({"w": weight}), timeout=WAIT_S).results[0].result.converged
+
+
 # --- deadlines ------------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ import time
 
 import grpc
 import pytest
+from build import on_gpu
 from daemon import (BUILD, FIRECTL, FIRED, ROOT, WAIT_S, Feed, admin_pb2, begin, chunks, collect,
                     daemon, fired, firectl, gaussian, header, health_pb2, refused, reinit_pb2,
                     request, save, set_header, start)
@@ -370,6 +371,23 @@ def test_drain_has_a_limit(start):
     assert one.ended() == 0
     assert time.monotonic() - started < 30
     feed.close()
+
+
+@pytest.mark.skipif(on_gpu(), reason="a GPU runs its batches to their ends")
+def test_drain_does_not_wait_for_minutes_of_computation(start):
+    """A matrix that would take minutes is given up when the limit has passed."""
+    one = start("--drain-ms-max", "300", "--threads", "1")
+    call = one.reinit.Reinit.future(
+        request({"w": gaussian(1000, 1000)}, {"polynomial": "cubic", "steps": "1000",
+                                              "compute": "f64", "side": "x"}), timeout=500)
+    one.wait_for(lambda: one.status().jobs_running == 1, "the computation")
+    started = time.monotonic()
+    one.signal(signal.SIGTERM)
+    with pytest.raises(grpc.RpcError) as caught:
+        call.result()
+    assert caught.value.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+    assert one.ended() == 0
+    assert time.monotonic() - started < 30
 
 
 def test_readyz_while_draining(start):

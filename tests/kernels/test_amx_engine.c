@@ -91,7 +91,7 @@ START_TEST(the_emulated_path_keeps_its_promise)
 
     const struct engine *engine = amx_engine_emulated(plan.fast);
     void *scratch = aligned_alloc(64, (dense_scratch_bytes(engine, cols) + 63) / 64 * 64);
-    const struct crew crew = { engine, NULL, &scratch, 0, NULL };
+    const struct crew crew = { .engine = engine, .scratch = &scratch };
 
     ck_assert_ptr_nonnull(scratch);
     slot_run(&crew, &plan, &space, &slot);
@@ -146,7 +146,7 @@ START_TEST(bits_do_not_depend_on_the_threads)
         struct polar_space space = { 0 };
         struct fire_result result = { 0 };
         struct fire_slot slot = { .weights = weights[threads > 1], .result = &result };
-        struct crew crew = { engine, NULL, scratch, 0, NULL };
+        struct crew crew = { .engine = engine, .scratch = scratch };
         struct fire_random random;
 
         fire_random_init(&random, 3);
@@ -188,7 +188,7 @@ START_TEST(triangles_are_the_base_engines)
         b[i] = i % ld <= i / ld ? (float)fire_random_normal(&random) : 0;
     for (int i = 0; i < 2; i++) {
         void *scratch = aligned_alloc(64, (dense_scratch_bytes(engines[i], n) + 63) / 64 * 64);
-        const struct crew crew = { engines[i], NULL, &scratch, 0, NULL };
+        const struct crew crew = { .engine = engines[i], .scratch = &scratch };
         const struct product product = { .m = m,
                                          .n = n,
                                          .k = n,

@@ -304,6 +304,86 @@ START_TEST(lending_and_queueing_take_turns)
 }
 END_TEST
 
+/* --- batches that nobody wants ---------------------------------------------------------------- */
+
+static void abandon(struct projector *projector, struct work *work)
+{
+    projector->backend->abandon(projector->device, &work->batch);
+}
+
+static enum fire_status wait_status(struct projector *projector, struct work *work)
+{
+    return projector->backend->wait(projector->device, &work->batch);
+}
+
+/* Ways of the chooser that are long enough to be caught in the middle. */
+static const struct {
+    const char *name;
+    uint32_t side, count, threads;
+    const char *settings;
+} unwanted[] = {
+    { "a matrix of the whole pool", 2048, 1, THREADS, "" },
+    { "a matrix of one thread", 1536, 1, 1, "" },
+    { "steps on x", 1536, 1, THREADS, "polynomial=cubic steps=1000 side=x" },
+    { "steps on the Gram side", 1536, 1, THREADS, "polynomial=cubic steps=1000 side=gram" },
+    { "fast steps", 2048, 1, THREADS, "compute=fast" },
+    { "matrices dealt out whole", 256, 600, THREADS, "" },
+    { "tiny matrices", 16, 200000, THREADS, "" },
+};
+
+/* A first batch has finished, so the second has been taken when wait returns. It does not run to
+ * its end; what waits behind it is dropped or computed as if nothing had been. */
+START_TEST(an_abandoned_batch_ends_early)
+{
+    const uint32_t side = unwanted[_i].side;
+    struct work first, large, dropped, next;
+    struct fire_options options;
+    struct projector projector;
+
+    projector_open(&projector, "auto", unwanted[_i].threads);
+    work_init(&first, 8, 1, 1);
+    work_init(&large, side, unwanted[_i].count, 2);
+    work_init(&dropped, 64, 1, 3);
+    work_init(&next, 100, 3, 4);
+    options_make(&options, "fire", unwanted[_i].settings);
+    projection_plan(&options, side, side, &large.plan);
+    submit(&projector, &first);
+    submit(&projector, &large);
+    wait_for(&projector, &first);
+    submit(&projector, &dropped);
+    submit(&projector, &next);
+    abandon(&projector, &dropped);
+    abandon(&projector, &large);
+    ck_assert_msg(wait_status(&projector, &large) == FIRE_CANCELLED, "%s", unwanted[_i].name);
+    ck_assert_int_eq(wait_status(&projector, &dropped), FIRE_CANCELLED);
+    wait_for(&projector, &next);
+    check_against_alone(&projector, &next, 100, 4);
+    work_release(&first);
+    work_release(&large);
+    work_release(&dropped);
+    work_release(&next);
+    projector_close(&projector);
+}
+END_TEST
+
+/* What has finished stays as it is, and the flag does not outlive its batch. */
+START_TEST(a_finished_batch_cannot_be_abandoned)
+{
+    struct projector projector;
+    struct work work;
+
+    projector_open(&projector, "auto", THREADS);
+    work_init(&work, 200, 3, 1);
+    submit(&projector, &work);
+    wait_for(&projector, &work);
+    abandon(&projector, &work);
+    ck_assert_int_eq(work.batch.status, FIRE_OK);
+    check_against_alone(&projector, &work, 200, 1);
+    work_release(&work);
+    projector_close(&projector);
+}
+END_TEST
+
 /* --- threads and memory ----------------------------------------------------------------------- */
 
 /* Threads of this process whose niceness is `nice`, and which leave the processor to whoever wakes
@@ -444,6 +524,9 @@ int main(void)
     tcase_add_test(tests, a_caller_may_run_a_small_batch_itself);
     tcase_add_test(tests, a_busy_device_is_not_lent);
     tcase_add_test(tests, lending_and_queueing_take_turns);
+    tcase_add_loop_test(tests, an_abandoned_batch_ends_early, 0,
+                        (int)(sizeof(unwanted) / sizeof(unwanted[0])));
+    tcase_add_test(tests, a_finished_batch_cannot_be_abandoned);
     tcase_add_test(tests, every_thread_that_computes_is_nice);
     tcase_add_loop_test(tests, memory_of_a_huge_matrix_comes_back, 0, 2);
     suite_add_tcase(suite, tests);

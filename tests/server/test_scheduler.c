@@ -423,7 +423,6 @@ START_TEST(a_cancelled_job_is_not_computed)
     submit(waiting);
     submit(behind);
     ck_assert(scheduler_cancel(world.scheduler, &waiting->job));
-    ck_assert(!scheduler_cancel(world.scheduler, &large->job)); /* it runs: it ends as ever */
     wait_for(2);
     ck_assert(!waiting->done);
     ck_assert(memcmp(&waiting->weights[0], &first, sizeof(first)) == 0);
@@ -437,7 +436,7 @@ START_TEST(a_cancelled_job_is_not_computed)
 }
 END_TEST
 
-/* Of a job that runs in part the rest is dropped, and its end is told when the part has ended. */
+/* Of a job that runs in part the rest is dropped, the part abandoned, and its end told after it. */
 START_TEST(the_rest_of_a_running_job_is_cancelled)
 {
     struct work *work;
@@ -451,9 +450,57 @@ START_TEST(the_rest_of_a_running_job_is_cancelled)
     ck_assert_uint_eq(scheduler_waiting(world.scheduler), 0);
     wait_for(1);
     ck_assert_int_eq(work->status, FIRE_CANCELLED);
-    ck_assert_uint_eq(device_matrices(world.devices[0]), 1);
-    ck_assert_double_eq(dropped("cancelled"), 3);
+    ck_assert_uint_eq(device_matrices(world.devices[0]), 0);
+    ck_assert_double_eq(dropped("cancelled"), 4);
     work_close(work);
+    close_world();
+}
+END_TEST
+
+/* What runs and is wanted by nobody ends early; it counts as dropped, and its time is paid for. */
+START_TEST(a_running_batch_that_nobody_wants_is_abandoned)
+{
+    struct work *large;
+
+    open_usual();
+    large = occupy();
+    ck_assert(!scheduler_cancel(world.scheduler, &large->job));
+    wait_for(1);
+    ck_assert_int_eq(large->status, FIRE_CANCELLED);
+    ck_assert_double_eq(dropped("cancelled"), 1);
+    ck_assert_double_eq(metrics_value(world.metrics, METRIC_JOBS, "d", NULL), 0);
+    ck_assert_double_gt(world.tenant[3]->device_seconds, 0);
+    work_close(large);
+    close_world();
+}
+END_TEST
+
+/* A batch in which somebody's matrix is left runs on, and its numbers are the same. */
+START_TEST(a_batch_that_somebody_wants_is_not_abandoned)
+{
+    float *alone = malloc(sizeof(*alone) * FLOOD_SIDE * FLOOD_SIDE);
+    struct work *works[2];
+    struct fire_plan plan;
+
+    ck_assert_ptr_nonnull(alone);
+    open_usual();
+    for (uint32_t i = 0; i < 2; i++) {
+        works[i] = make(FLOOD_SIDE, FLOOD_SIDE, 1, 30 + i, i);
+        submit(works[i]);
+    }
+    ck_assert_uint_eq(scheduler_running(world.scheduler), 2);
+    ck_assert(!scheduler_cancel(world.scheduler, &works[0]->job));
+    wait_for(2);
+    ck_assert_uint_eq(works[0]->job.batch_id, works[1]->job.batch_id);
+    ck_assert_int_eq(works[0]->status, FIRE_CANCELLED);
+    ck_assert_int_eq(works[1]->status, FIRE_OK);
+    plan_make(&plan, FLOOD_SIDE, FLOOD_SIDE, NULL);
+    project_alone(&plan, 31, alone);
+    ck_assert_mem_eq(work_matrix(works[1], 0), alone, sizeof(*alone) * FLOOD_SIDE * FLOOD_SIDE);
+    ck_assert_double_eq(dropped("cancelled"), 0);
+    for (uint32_t i = 0; i < 2; i++)
+        work_close(works[i]);
+    free(alone);
     close_world();
 }
 END_TEST
@@ -1109,6 +1156,8 @@ int main(void)
     tcase_add_test(tests, jobs_of_one_call_go_together);
     tcase_add_test(tests, a_cancelled_job_is_not_computed);
     tcase_add_test(tests, the_rest_of_a_running_job_is_cancelled);
+    tcase_add_test(tests, a_running_batch_that_nobody_wants_is_abandoned);
+    tcase_add_test(tests, a_batch_that_somebody_wants_is_not_abandoned);
     tcase_add_test(tests, an_expired_job_is_never_computed);
     tcase_add_test(tests, too_many_jobs_are_refused);
     tcase_add_loop_test(shares, device_time_follows_the_weights, 0, 3);
