@@ -15,6 +15,7 @@
 #include "backend.h"
 
 #include <errno.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,6 +36,23 @@
 #define TINY_TASK_GROUPS 4u    /* so many groups are one task */
 
 #define LIGHT_PRODUCTS (1ull << 26) /* rows cols^2 of all matrices that one worker may take */
+
+/* A matrix above EVEN_SIDE and of up to this rows cols^2 that is left over may be one worker's or
+ * everybody's. Which is faster depends on how far apart their processors are: to write a line of
+ * memory that both have read takes 7 ns where they share a cache and 28 where they do not, and
+ * those of a virtual machine go from one to the other by the minute. So both ways are tried. The
+ * bits are the same. */
+#define TRIED_PRODUCTS (1ull << 27)
+#define TRIED_CLASSES  28u  /* by log2 of rows cols^2 */
+#define TRY_EVERY      64u  /* the slower way is tried again */
+#define TIME_RISE      0.25 /* of what a way took longer than is known of it, at most … */
+#define TIME_RISE_MOST 2.0  /* … so many times that */
+
+/* Seconds of one worker and of all for a product, as of late; 0: never tried. */
+struct ways {
+    double alone_s, shared_s;
+    uint32_t turns;
+};
 
 #define TRIM_BATCHES 8u /* so many that needed less, or */
 #define TRIM_IDLE_S  1  /* so long without one, and memory is given back */
@@ -62,6 +80,7 @@ struct fire_device {
     struct pool_interrupt interrupt;
     struct crew_yield yield;
     uint32_t nice;
+    struct ways ways[2][TRIED_CLASSES]; /* [fast]; of whoever has the ordinary workspace */
 
     pthread_mutex_t lock;
     pthread_cond_t queued;
@@ -291,13 +310,65 @@ static void run_alone(struct whole *whole, uint32_t worker)
         task(whole, i, worker);
 }
 
+static uint64_t products_of(const struct fire_plan *plan)
+{
+    return (uint64_t)plan->rows * plan->cols * plan->cols;
+}
+
+static double seconds_now(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* Whether all workers take the next matrix together. */
+static bool choose_shared(struct ways *ways)
+{
+    if (ways->shared_s == 0 || ways->alone_s == 0)
+        return ways->shared_s == 0;
+    return (ways->shared_s < ways->alone_s) != (++ways->turns % TRY_EVERY == 0);
+}
+
+/* What is shorter is believed at once; what is longer may have been somebody else's doing. */
+static void note_time(double *known, double seconds)
+{
+    if (*known == 0 || seconds < *known)
+        *known = seconds;
+    else
+        *known += TIME_RISE * (fmin(seconds, TIME_RISE_MOST * *known) - *known);
+}
+
+/* One matrix that was left over, by all workers or by the executor alone, whichever is faster. */
+static void run_left_over(struct whole *whole, struct fire_slot *slot)
+{
+    struct fire_device *device = whole->device;
+    const struct fire_plan *plan = whole->batch->plan;
+    const uint64_t products = products_of(plan);
+    const bool tried = pool_threads(device->pool) > 1 && products <= TRIED_PRODUCTS &&
+                       whole->workspace == &device->ordinary;
+    struct ways *ways =
+        &device->ways[plan->fast][tried ? 63u - (uint32_t)__builtin_clzll(products) : 0];
+    const bool shared = !tried || choose_shared(ways);
+    const struct crew crew = whole_crew(whole, shared ? device->pool : NULL, 0);
+    const double begin = seconds_now();
+    /* This batch may have come between the loops of another one. */
+    const bool dense = pool_set_dense(device->pool, shared);
+
+    slot_run(&crew, plan, &whole->workspace->spaces[0], slot);
+    (void)pool_set_dense(device->pool, dense);
+    if (tried)
+        note_time(shared ? &ways->shared_s : &ways->alone_s,
+                  (seconds_now() - begin) / (double)products);
+}
+
 static void run_batch(struct fire_device *device, struct workspace *workspace,
                       struct fire_batch *batch)
 {
     const uint32_t threads = pool_threads(device->pool);
     struct whole whole = { device, workspace, batch,
                            workspace == &device->urgent ? NULL : &device->yield };
-    const struct crew all = whole_crew(&whole, device->pool, 0);
     pool_task task;
     uint32_t dealt = tasks_of(device, batch, &task); /* the slots after them are everybody's */
 
@@ -309,14 +380,8 @@ static void run_batch(struct fire_device *device, struct workspace *workspace,
     else if (batch->plan->cols > EVEN_SIDE)
         dealt = batch->slot_count / threads * threads;
     pool_run(device->pool, dealt, task, &whole);
-    if (task != whole_task || dealt == batch->slot_count)
-        return;
-    /* This batch may have come between the loops of another one. */
-    const bool dense = pool_set_dense(device->pool, true);
-
-    for (uint32_t i = dealt; i < batch->slot_count; i++)
-        slot_run(&all, batch->plan, &workspace->spaces[0], &batch->slots[i]);
-    (void)pool_set_dense(device->pool, dense);
+    for (uint32_t i = dealt; i < batch->slot_count && task == whole_task; i++)
+        run_left_over(&whole, &batch->slots[i]);
 }
 
 static void queue_init(struct batch_queue *queue)
@@ -395,8 +460,7 @@ static bool is_light(const struct fire_batch *batch)
 {
     const struct fire_plan *plan = batch->plan;
 
-    return batch->slot_count == 0 ||
-           (uint64_t)plan->rows * plan->cols * plan->cols <= LIGHT_PRODUCTS / batch->slot_count;
+    return batch->slot_count == 0 || products_of(plan) <= LIGHT_PRODUCTS / batch->slot_count;
 }
 
 /* Called by a worker between two tiles of a matrix of its own: one light batch, alone. */

@@ -15,9 +15,14 @@
 #include "projection.h"
 #include "random.h"
 
-#define THREADS        2u
-#define URGENT_COUNT   6u
-#define TURNS          400u
+#define THREADS      2u
+#define URGENT_COUNT 6u
+#define TURNS        400u
+#if defined(__SANITIZE_THREAD__)
+#define LEFT_OVER_TURNS 4u
+#else
+#define LEFT_OVER_TURNS 150u
+#endif
 #define POLL_MS        20
 #define POLL_COUNT_MAX 500 /* 10 s: an idle device gives memory back after one */
 
@@ -384,6 +389,31 @@ START_TEST(a_finished_batch_cannot_be_abandoned)
 }
 END_TEST
 
+/* Alone or by all: both ways are tried, again and again, and nobody can tell them apart. */
+START_TEST(a_matrix_that_is_left_over_has_the_same_bits_either_way)
+{
+    struct projector one, all;
+    struct work alone, work;
+
+    projector_open(&one, "auto", 1);
+    projector_open(&all, "auto", THREADS);
+    work_init(&alone, 200, 1, 1);
+    submit(&one, &alone);
+    wait_for(&one, &alone);
+    for (uint32_t turn = 0; turn < LEFT_OVER_TURNS; turn++) {
+        work_init(&work, 200, 1, 1);
+        submit(&all, &work);
+        wait_for(&all, &work);
+        ck_assert_mem_eq(work.weights, alone.weights, alone.bytes);
+        ck_assert_double_eq(work.results[0].after.dfi, alone.results[0].after.dfi);
+        work_release(&work);
+    }
+    work_release(&alone);
+    projector_close(&one);
+    projector_close(&all);
+}
+END_TEST
+
 /* --- threads and memory ----------------------------------------------------------------------- */
 
 /* Threads of this process whose niceness is `nice`, and which leave the processor to whoever wakes
@@ -527,6 +557,7 @@ int main(void)
     tcase_add_loop_test(tests, an_abandoned_batch_ends_early, 0,
                         (int)(sizeof(unwanted) / sizeof(unwanted[0])));
     tcase_add_test(tests, a_finished_batch_cannot_be_abandoned);
+    tcase_add_test(tests, a_matrix_that_is_left_over_has_the_same_bits_either_way);
     tcase_add_test(tests, every_thread_that_computes_is_nice);
     tcase_add_loop_test(tests, memory_of_a_huge_matrix_comes_back, 0, 2);
     suite_add_tcase(suite, tests);
