@@ -95,6 +95,10 @@ struct fire_local_settings {
     /* fire_client_start() leaves the end of a set without a callback to fire_client_wait(), and the
      * device has work while the next set begins. */
     bool ahead;
+    /* NULL, or asked every 0.1 s while a call waits for the device, on the caller's thread. True:
+     * what runs is given up, and that set and all later ones end with FIRE_CANCELLED. */
+    bool (*stop)(void *data);
+    void *stop_data;
 };
 
 /* Opens a client that computes in this process. NULL settings mean the defaults. On success the
@@ -198,7 +202,8 @@ FIRE_NODISCARD enum fire_status fire_client_start(struct fire_client *client, st
 bool fire_client_wait(struct fire_client *client, const struct fire_set *set, double seconds);
 
 /* Asks for the end of what runs: sets not done yet end with FIRE_CANCELLED. Wait for it. Tensors
- * already answered keep their answers. A local client finishes what it has begun. */
+ * already answered keep their answers. A local client finishes what it has begun, unless its
+ * settings' `stop` says otherwise. */
 void fire_client_cancel(struct fire_client *client);
 
 /* --- history ------------------------------------------------------------------------------------

@@ -315,16 +315,22 @@ FIRE_NODISCARD enum fire_status firectl_inputs_attach(const struct firectl_input
 
 /* --- who computes ----------------------------------------------------------------------------- */
 
-/* A client of the daemon that was named, or else one that computes in this process. */
-FIRE_NODISCARD enum fire_status firectl_client_open(const struct firectl_args *args,
+/* How long a file command may take: until a signal, or the deadline of its arguments. */
+struct firectl_limit {
+    const struct firectl_args *args;
+    double started_s;
+};
+
+/* A client of the daemon that was named, or else one that computes in this process; `limit` lives
+ * as long as the client. */
+FIRE_NODISCARD enum fire_status firectl_client_open(const struct firectl_limit *limit,
                                                     struct fire_client **client,
                                                     struct fire_error *error);
-/* Waits for a set that was started. A signal, or the command's deadline, cancels it with a daemon;
- * in this process it is looked at between two windows. */
+/* Waits for a set that was started; it is cancelled when the limit has come. */
 void firectl_client_wait(struct fire_client *client, const struct fire_set *set,
-                         const struct firectl_args *args, double started_s);
+                         const struct firectl_limit *limit);
 /* The command's deadline has passed. */
-bool firectl_is_late(const struct firectl_args *args, double started_s);
+bool firectl_is_late(const struct firectl_limit *limit);
 /* A failure that is not about one tensor: a daemon that is gone, too busy or too late, … */
 bool firectl_is_fatal(enum fire_status status);
 /* Why a tensor of a set was refused, for its row; short where the command's last words say it. */

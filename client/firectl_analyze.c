@@ -16,14 +16,14 @@ struct run {
     struct firectl_window windows[FIRECTL_WINDOWS];
     uint32_t filling; /* the window that tensors are added to */
     int code;         /* gRPC code of the first refusal by a daemon */
-    double started_s;
+    struct firectl_limit limit;
 };
 
 static enum fire_status check_stop(const struct run *run, struct fire_error *error)
 {
     if (firectl_signal())
         return fire_fail(error, FIRE_CANCELLED, NULL, "interrupted by signal %d", firectl_signal());
-    if (firectl_is_late(run->args, run->started_s))
+    if (firectl_is_late(&run->limit))
         return fire_fail(error, FIRE_TOO_LATE, "deadline", "the deadline of %g s has passed",
                          run->args->deadline_s);
     return safetensors_check_unchanged(run->set, error);
@@ -37,7 +37,7 @@ static enum fire_status finish_window(struct run *run, struct firectl_window *wi
 
     if (!window->started)
         return FIRE_OK;
-    firectl_client_wait(run->client, &window->set, run->args, run->started_s);
+    firectl_client_wait(run->client, &window->set, &run->limit);
     status = check_stop(run, error);
     if (!run->code)
         run->code = window->set.code;
@@ -132,7 +132,7 @@ static enum fire_status open_all(struct run *run, struct fire_error *error)
     if (status == FIRE_OK)
         status = open_inputs(run, error);
     if (status == FIRE_OK)
-        status = firectl_client_open(run->args, &run->client, error);
+        status = firectl_client_open(&run->limit, &run->client, error);
     return status;
 }
 
@@ -157,7 +157,7 @@ static enum firectl_exit compute(struct run *run)
     firectl_progress_clear(&run->progress);
     fire_client_caps(run->client, &caps);
     summary.caps = &caps;
-    summary.seconds = firectl_now_s() - run->started_s;
+    summary.seconds = firectl_now_s() - run->limit.started_s;
     reported = firectl_report_end(&run->report, &summary);
     if (run->report.refused > 0 && code == FIRECTL_DONE)
         code = firectl_refused(run->code);
@@ -170,7 +170,7 @@ static enum firectl_exit compute(struct run *run)
 
 enum firectl_exit firectl_analyze(const struct firectl_args *args)
 {
-    struct run run = { .args = args, .started_s = firectl_now_s() };
+    struct run run = { .args = args, .limit = { args, firectl_now_s() } };
     struct fire_error error = { 0 };
     enum firectl_exit code = firectl_begin(args, &run.thresholds);
 

@@ -8,12 +8,25 @@
 #define WAIT_S            0.1 /* how often a wait looks for signals and the deadline */
 #define DEADLINE_EXCEEDED 4   /* gRPC's code */
 
-enum fire_status firectl_client_open(const struct firectl_args *args, struct fire_client **client,
+static bool is_over(const struct firectl_limit *limit)
+{
+    return firectl_signal() || firectl_is_late(limit);
+}
+
+static bool on_stop(void *data)
+{
+    return is_over(data);
+}
+
+enum fire_status firectl_client_open(const struct firectl_limit *limit, struct fire_client **client,
                                      struct fire_error *error)
 {
+    const struct firectl_args *args = limit->args;
     const struct fire_local_settings local = { .threads = args->threads,
                                                .path = args->path,
-                                               .ahead = true };
+                                               .ahead = true,
+                                               .stop = on_stop,
+                                               .stop_data = (void *)limit };
     struct fire_remote_settings remote = args->remote;
 
     /* Tensors come and go: their memory is kept, as fresh pages are slow. */
@@ -25,18 +38,20 @@ enum fire_status firectl_client_open(const struct firectl_args *args, struct fir
     return fire_client_open_remote(&remote, client, error);
 }
 
-bool firectl_is_late(const struct firectl_args *args, double started_s)
+bool firectl_is_late(const struct firectl_limit *limit)
 {
-    return args->deadline_s > 0.0 && firectl_now_s() - started_s > args->deadline_s;
+    const double deadline_s = limit->args->deadline_s;
+
+    return deadline_s > 0.0 && firectl_now_s() - limit->started_s > deadline_s;
 }
 
 void firectl_client_wait(struct fire_client *client, const struct fire_set *set,
-                         const struct firectl_args *args, double started_s)
+                         const struct firectl_limit *limit)
 {
     bool cancelled = false;
 
     while (!fire_client_wait(client, set, WAIT_S)) {
-        if (!cancelled && (firectl_signal() || firectl_is_late(args, started_s))) {
+        if (!cancelled && is_over(limit)) {
             fire_client_cancel(client);
             cancelled = true;
         }

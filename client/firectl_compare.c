@@ -17,7 +17,7 @@ struct run {
     int code; /* gRPC code of a refusal by a daemon */
     struct firectl_thresholds *thresholds;
     struct firectl_progress progress;
-    double started_s;
+    struct firectl_limit limit;
     bool color;
     bool failed; /* output was lost */
     uint64_t same;
@@ -106,6 +106,22 @@ static void print_row(struct run *run, const struct row *row)
                              &row->result);
 }
 
+static enum fire_status check_stop(const struct run *run, struct fire_error *error)
+{
+    if (firectl_signal())
+        return fire_fail(error, FIRE_CANCELLED, NULL, "interrupted by signal %d", firectl_signal());
+    if (firectl_is_late(&run->limit))
+        return fire_fail(error, FIRE_TOO_LATE, "deadline", "the deadline of %g s has passed",
+                         run->args->deadline_s);
+    for (size_t i = 0; i < sizeof(run->sets) / sizeof(run->sets[0]); i++) {
+        const enum fire_status status = safetensors_check_unchanged(run->sets[i], error);
+
+        if (status != FIRE_OK)
+            return status;
+    }
+    return FIRE_OK;
+}
+
 /* DfI and its relatives of both sides, where the tensor holds matrices of a usable size. A tensor
  * that is refused, for a NaN say, has none; that is no failure of the comparison. */
 static enum fire_status analyze_both(struct run *run, const struct firectl_task *task,
@@ -133,7 +149,10 @@ static enum fire_status analyze_both(struct run *run, const struct firectl_task 
     status = fire_client_start(run->client, &set, error);
     if (status != FIRE_OK)
         return status;
-    firectl_client_wait(run->client, &set, run->args, run->started_s);
+    firectl_client_wait(run->client, &set, &run->limit);
+    status = check_stop(run, error);
+    if (status != FIRE_OK)
+        return status;
     if (set.status != FIRE_OK && set.status != FIRE_BAD_REQUEST) {
         *error = set.error;
         run->code = set.code;
@@ -183,22 +202,6 @@ static enum fire_status compare_one(struct run *run, const struct firectl_task *
     return status;
 }
 
-static enum fire_status check_stop(const struct run *run, struct fire_error *error)
-{
-    if (firectl_signal())
-        return fire_fail(error, FIRE_CANCELLED, NULL, "interrupted by signal %d", firectl_signal());
-    if (run->args->deadline_s > 0.0 && firectl_now_s() - run->started_s > run->args->deadline_s)
-        return fire_fail(error, FIRE_TOO_LATE, "deadline", "the deadline of %g s has passed",
-                         run->args->deadline_s);
-    for (size_t i = 0; i < sizeof(run->sets) / sizeof(run->sets[0]); i++) {
-        const enum fire_status status = safetensors_check_unchanged(run->sets[i], error);
-
-        if (status != FIRE_OK)
-            return status;
-    }
-    return FIRE_OK;
-}
-
 static enum fire_status compare_all(struct run *run, struct fire_error *error)
 {
     enum fire_status status = FIRE_OK;
@@ -227,7 +230,7 @@ static enum fire_status compare_all(struct run *run, struct fire_error *error)
 static void print_summary(struct run *run)
 {
     const uint64_t tensors = run->same + run->changed + run->missing;
-    const double seconds = firectl_now_s() - run->started_s;
+    const double seconds = firectl_now_s() - run->limit.started_s;
     json_t *object;
 
     if (!run->args->json) {
@@ -255,7 +258,7 @@ static enum fire_status open_all(struct run *run, struct fire_error *error)
     if (status == FIRE_OK)
         status = firectl_tasks_init(&run->tasks, run->args, run->sets[0], error);
     if (status == FIRE_OK)
-        status = firectl_client_open(run->args, &run->client, error);
+        status = firectl_client_open(&run->limit, &run->client, error);
     return status;
 }
 
@@ -283,7 +286,7 @@ static enum firectl_exit compute(struct run *run)
 
 enum firectl_exit firectl_compare(const struct firectl_args *args)
 {
-    struct run run = { .args = args, .started_s = firectl_now_s() };
+    struct run run = { .args = args, .limit = { args, firectl_now_s() } };
     struct fire_error error = { 0 };
     enum firectl_exit code = firectl_begin(args, &run.thresholds);
 

@@ -5,12 +5,17 @@
  *   a refused tensor whose `out` is its `data` has its old bytes back when its set is done
  *   at most LOCAL_BATCHES batches of a run are with the device, and none when its set is done
  */
+#include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "client.h"
 #include "local.h"
+
+#define STOP_ASKED_NS 100000000 /* how often a wait asks whether to go on */
 
 /* Whose matrix a slot holds. */
 struct slot_owner {
@@ -29,6 +34,8 @@ struct local_batch {
     unsigned char *slab; /* the device's host memory */
     uint64_t slab_bytes;
     bool submitted;
+    bool ended; /* under the client's lock, where somebody may stop it */
+    struct local_client *client;
 };
 
 /* One set on its way. */
@@ -48,6 +55,11 @@ struct local_client {
     bool ahead;
     uint64_t begun; /* sets */
     struct local_run runs[LOCAL_RUNS];
+    bool (*stop)(void *data); /* NULL: never */
+    void *stop_data;
+    bool stopped; /* it said so */
+    pthread_mutex_t lock;
+    pthread_cond_t ended;
 };
 
 static void batch_release(struct local_client *client, struct local_batch *batch)
@@ -281,6 +293,64 @@ static void refuse_for_result(struct local_call *call, size_t index,
     local_refuse(call, index, &error);
 }
 
+/* On a thread of the device. */
+static void on_ended(struct fire_batch *work)
+{
+    struct local_batch *batch =
+        (struct local_batch *)((char *)work - offsetof(struct local_batch, batch));
+    struct local_client *client = batch->client;
+
+    pthread_mutex_lock(&client->lock);
+    batch->ended = true;
+    pthread_cond_signal(&client->ended);
+    pthread_mutex_unlock(&client->lock);
+}
+
+/* Nothing that is with the device is wanted any more. */
+static void abandon_all(struct local_client *client)
+{
+    for (uint32_t i = 0; i < LOCAL_RUNS; i++) {
+        for (uint32_t b = 0; b < LOCAL_BATCHES; b++) {
+            struct local_batch *batch = &client->runs[i].batches[b];
+
+            if (batch->submitted)
+                client->backend->abandon(client->device, &batch->batch);
+        }
+    }
+}
+
+/* Whether the batch has ended before it is time to ask again. */
+static bool wait_a_while(struct local_client *client, const struct local_batch *batch)
+{
+    struct timespec limit;
+    int result = 0;
+    bool ended;
+
+    clock_gettime(CLOCK_MONOTONIC, &limit);
+    limit.tv_nsec += STOP_ASKED_NS;
+    limit.tv_sec += limit.tv_nsec / 1000000000;
+    limit.tv_nsec %= 1000000000;
+    pthread_mutex_lock(&client->lock);
+    while (!batch->ended && result == 0)
+        result = pthread_cond_timedwait(&client->ended, &client->lock, &limit);
+    ended = batch->ended;
+    pthread_mutex_unlock(&client->lock);
+    return ended;
+}
+
+static enum fire_status batch_wait(struct local_client *client, struct local_batch *batch)
+{
+    if (!client->stop)
+        return client->backend->wait(client->device, &batch->batch);
+    while (!wait_a_while(client, batch)) {
+        if (!client->stopped && client->stop(client->stop_data)) {
+            client->stopped = true;
+            abandon_all(client);
+        }
+    }
+    return batch->batch.status;
+}
+
 /* Waits for a batch and hands its results out. */
 static void batch_finish(struct local_client *client, struct local_call *call,
                          struct local_batch *batch)
@@ -289,7 +359,7 @@ static void batch_finish(struct local_client *client, struct local_call *call,
 
     if (!batch->submitted)
         return;
-    status = client->backend->wait(client->device, &batch->batch);
+    status = batch_wait(client, batch);
     batch->submitted = false;
     for (uint32_t i = 0; i < batch->batch.slot_count; i++) {
         const size_t tensor = batch->owners[i].tensor;
@@ -297,7 +367,8 @@ static void batch_finish(struct local_client *client, struct local_call *call,
         if (status != FIRE_OK) {
             batch->results[i].status = status;
             snprintf(batch->results[i].reason, sizeof(batch->results[i].reason), "%.90s",
-                     client->backend->last_error(client->device));
+                     status == FIRE_CANCELLED ? "it was stopped"
+                                              : client->backend->last_error(client->device));
             refuse_for_result(call, tensor, &batch->results[i]);
         } else if (batch->results[i].action == FIRE_ACTION_REFUSED) {
             refuse_for_result(call, tensor, &batch->results[i]);
@@ -315,11 +386,18 @@ static void batch_finish(struct local_client *client, struct local_call *call,
 static void batch_submit(struct local_client *client, struct local_call *call,
                          struct local_batch *batch)
 {
-    const enum fire_status status = client->backend->submit(client->device, &batch->batch);
+    enum fire_status status = FIRE_CANCELLED;
 
+    batch->client = client;
+    batch->ended = false;
+    batch->batch.ended = client->stop ? on_ended : NULL;
+    if (!client->stopped)
+        status = client->backend->submit(client->device, &batch->batch);
     batch->submitted = status == FIRE_OK;
     for (uint32_t i = 0; status != FIRE_OK && i < batch->batch.slot_count; i++) {
         batch->results[i].status = status;
+        snprintf(batch->results[i].reason, sizeof(batch->results[i].reason), "%s",
+                 status == FIRE_CANCELLED ? "it was stopped" : "");
         refuse_for_result(call, batch->owners[i].tensor, &batch->results[i]);
     }
 }
@@ -477,6 +555,8 @@ static void local_close(struct fire_client *base)
             batch_release(client, &client->runs[i].batches[b]);
     }
     client->backend->close(client->device);
+    pthread_cond_destroy(&client->ended);
+    pthread_mutex_destroy(&client->lock);
     free(client);
 }
 
@@ -535,6 +615,17 @@ static void local_cancel(struct fire_client *base)
     (void)base;
 }
 
+static void init_lock(struct local_client *client)
+{
+    pthread_condattr_t attributes;
+
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_mutex_init(&client->lock, NULL);
+    pthread_cond_init(&client->ended, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
 enum fire_status fire_client_open_local(const struct fire_local_settings *settings,
                                         struct fire_client **out, struct fire_error *error)
 {
@@ -557,6 +648,9 @@ enum fire_status fire_client_open_local(const struct fire_local_settings *settin
     }
     if (!settings)
         settings = &defaults;
+    init_lock(client);
+    client->stop = settings->stop;
+    client->stop_data = settings->stop_data;
     client->base.methods = &methods;
     client->backend = fire_cpu_backend();
     client->ahead = settings->ahead;

@@ -339,6 +339,51 @@ START_TEST(sets_that_overlap_end_as_they_would_alone)
 }
 END_TEST
 
+/* --- a client that is stopped ----------------------------------------------------------------- */
+
+/* Says no until it has been asked so often. */
+static bool stop_after(void *data)
+{
+    uint32_t *left = data;
+
+    return (*left)-- == 0;
+}
+
+/* A set that would take minutes, in place: nothing of it is written, and what comes after it is not
+ * begun. Without being asked to stop a client computes the same as any other. */
+START_TEST(a_client_can_be_stopped)
+{
+    uint32_t left = 1;
+    const struct fire_local_settings settings = {
+        .threads = 2, .ahead = _i == 1, .stop = stop_after, .stop_data = &left
+    };
+    struct fire_client *client = open_with(&settings);
+    float *data = gaussian(700 * 700, 5), *kept = gaussian(700 * 700, 5);
+    struct fire_tensor large = tensor_of("large", data, 2, 700, 700, 0);
+    struct fire_tensor small = tensor_of("small", data, 2, 20, 30, 0);
+    struct fire_set first = { .tensors = &large, .count = 1 };
+    struct fire_set second = { .tensors = &small, .count = 1 };
+    struct fire_error error;
+
+    ck_assert_int_eq(fire_options_set(&large.options, "polynomial", "cubic", &error), FIRE_OK);
+    ck_assert_int_eq(fire_options_set(&large.options, "steps", "1000", &error), FIRE_OK);
+    ck_assert_int_eq(fire_options_set(&large.options, "compute", "f64", &error), FIRE_OK);
+    ck_assert_int_eq(fire_client_start(client, &first, NULL), FIRE_OK);
+    ck_assert_int_eq(fire_client_start(client, &second, NULL), FIRE_OK);
+    ck_assert(fire_client_wait(client, NULL, -1.0));
+    ck_assert_int_eq(first.status, FIRE_CANCELLED);
+    ck_assert_int_eq(large.error.status, FIRE_CANCELLED);
+    ck_assert_int_eq(second.status, FIRE_CANCELLED);
+    ck_assert_mem_eq(data + 600, kept + 600, (700 * 700 - 600) * sizeof(*data));
+    ck_assert_int_eq(fire_client_start(client, &second, NULL), FIRE_OK);
+    ck_assert(fire_client_wait(client, NULL, -1.0));
+    ck_assert_int_eq(second.status, FIRE_CANCELLED);
+    fire_client_close(client);
+    free(data);
+    free(kept);
+}
+END_TEST
+
 /* The taps of a convolution come back together: the same bits in place and elsewhere, and those
  * below min_norm keep their bytes among the others. */
 START_TEST(taps_that_are_kept_keep_their_bytes)
@@ -710,6 +755,7 @@ int main(void)
     tcase_add_test(cases, batching_does_not_change_a_bit);
     tcase_add_test(cases, threads_do_not_change_a_bit_of_a_large_matrix);
     tcase_add_test(cases, sets_that_overlap_end_as_they_would_alone);
+    tcase_add_loop_test(cases, a_client_can_be_stopped, 0, 2);
     tcase_add_test(cases, taps_that_are_kept_keep_their_bytes);
     tcase_add_test(cases, a_skipped_block_keeps_its_bytes);
     tcase_add_test(cases, a_vector_is_skipped_by_the_architecture_rule_only);

@@ -6,6 +6,7 @@ import resource
 import signal
 import struct
 import subprocess
+import time
 from pathlib import Path
 
 import numpy as np
@@ -749,6 +750,35 @@ def test_a_passed_deadline_writes_nothing(net, tmp_path):
     done = run("reinit", net, "-o", tmp_path / "out.safetensors", "--deadline", "1e-9", code=1)
     assert "deadline" in done.stderr
     assert not (tmp_path / "out.safetensors").exists()
+
+
+def long_work(tmp_path):
+    """Minutes of computation on one matrix, and the arguments that ask for it."""
+    save_file({"w": gaussian(1000, 1000)}, tmp_path / "in.safetensors")
+    return ["reinit", tmp_path / "in.safetensors", "-o", tmp_path / "out.safetensors", "--set",
+            "polynomial=cubic", "--set", "steps=1000", "--set", "compute=f64", "--json"]
+
+
+def test_a_deadline_ends_what_is_being_computed(tmp_path):
+    done = run(*long_work(tmp_path), "--deadline", "0.5", code=1)
+    row = json.loads(done.stdout.splitlines()[0])
+    assert (row["action"], row["reason"]) == ("refused", "not computed")
+    assert "deadline of 0.5 s" in done.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ["in.safetensors"]
+
+
+def test_a_signal_ends_what_is_being_computed(tmp_path):
+    """Its processor time tells when it is in the middle."""
+    process = subprocess.Popen([FIRECTL, *long_work(tmp_path)], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)
+    while sum(map(int, Path(f"/proc/{process.pid}/stat").read_text().split()[13:15])) < 100:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 128 + signal.SIGINT
+    assert json.loads(out.splitlines()[0])["reason"] == "not computed"
+    assert "interrupted by signal 2" in err
+    assert [p.name for p in tmp_path.iterdir()] == ["in.safetensors"]
 
 
 # --- thresholds and looks -------------------------------------------------------------------------
