@@ -37,8 +37,8 @@
 
 #define LIGHT_PRODUCTS (1ull << 26) /* rows cols^2 of all matrices that one worker may take */
 
-/* A matrix above EVEN_SIDE and of up to this rows cols^2 that is left over may be one worker's or
- * everybody's. Which is faster depends on how far apart their processors are: to write a line of
+/* A matrix above EVEN_SIDE and of up to this rows cols^2 that is projected and left over may be one
+ * worker's or everybody's. Which is faster depends on how far apart their processors are: to write a line of
  * memory that both have read takes 7 ns where they share a cache and 28 where they do not, and
  * those of a virtual machine go from one to the other by the minute. So both ways are tried. The
  * bits are the same. */
@@ -80,7 +80,7 @@ struct fire_device {
     struct pool_interrupt interrupt;
     struct crew_yield yield;
     uint32_t nice;
-    struct ways ways[2][TRIED_CLASSES]; /* [fast]; of whoever has the ordinary workspace */
+    struct ways ways[3][TRIED_CLASSES]; /* [f32, f64, fast], of who has the ordinary workspace */
 
     pthread_mutex_t lock;
     pthread_cond_t queued;
@@ -340,17 +340,27 @@ static void note_time(double *known, double seconds)
         *known += TIME_RISE * (fmin(seconds, TIME_RISE_MOST * *known) - *known);
 }
 
+/* NULL: all workers take such a matrix together. */
+static struct ways *ways_of(const struct whole *whole)
+{
+    struct fire_device *device = whole->device;
+    const struct fire_plan *plan = whole->batch->plan;
+    const uint64_t products = products_of(plan);
+    const uint32_t arithmetic = plan->fast ? 2 : plan->compute == FIRE_F64;
+
+    if (pool_threads(device->pool) == 1 || whole->workspace != &device->ordinary ||
+        plan->kind != FIRE_PLAN_CONVERGE || products > TRIED_PRODUCTS)
+        return NULL;
+    return &device->ways[arithmetic][63 - __builtin_clzll(products)];
+}
+
 /* One matrix that was left over, by all workers or by the executor alone, whichever is faster. */
 static void run_left_over(struct whole *whole, struct fire_slot *slot)
 {
     struct fire_device *device = whole->device;
     const struct fire_plan *plan = whole->batch->plan;
-    const uint64_t products = products_of(plan);
-    const bool tried = pool_threads(device->pool) > 1 && products <= TRIED_PRODUCTS &&
-                       whole->workspace == &device->ordinary;
-    struct ways *ways =
-        &device->ways[plan->fast][tried ? 63u - (uint32_t)__builtin_clzll(products) : 0];
-    const bool shared = !tried || choose_shared(ways);
+    struct ways *ways = ways_of(whole);
+    const bool shared = !ways || choose_shared(ways);
     const struct crew crew = whole_crew(whole, shared ? device->pool : NULL, 0);
     const double begin = seconds_now();
     /* This batch may have come between the loops of another one. */
@@ -358,9 +368,9 @@ static void run_left_over(struct whole *whole, struct fire_slot *slot)
 
     slot_run(&crew, plan, &whole->workspace->spaces[0], slot);
     (void)pool_set_dense(device->pool, dense);
-    if (tried)
+    if (ways && !crew_is_abandoned(&crew) && slot->result->steps > 0)
         note_time(shared ? &ways->shared_s : &ways->alone_s,
-                  (seconds_now() - begin) / (double)products);
+                  (seconds_now() - begin) / (double)products_of(plan));
 }
 
 static void run_batch(struct fire_device *device, struct workspace *workspace,
