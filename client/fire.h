@@ -95,8 +95,9 @@ struct fire_local_settings {
     /* fire_client_start() leaves the end of a set without a callback to fire_client_wait(), and the
      * device has work while the next set begins. */
     bool ahead;
-    /* NULL, or asked every 0.1 s while a call waits for the device, on the caller's thread. True:
-     * what runs is given up, and that set and all later ones end with FIRE_CANCELLED. */
+    /* NULL, or asked some ten times a second by calls that compute or wait (fire_client_close() is
+     * one), on their thread. True: what runs is given up; sets of which something is missing, and
+     * all later ones, end with FIRE_CANCELLED. */
     bool (*stop)(void *data);
     void *stop_data;
 };

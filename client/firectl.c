@@ -91,7 +91,7 @@ static void on_signal(int number)
 
 void firectl_signals_init(void)
 {
-    /* A second signal kills at once: the first may wait for a long product. */
+    /* A second signal kills at once: the first may wait for an eigensolve. */
     struct sigaction action = { .sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND };
     struct sigaction hangup;
 

@@ -92,7 +92,8 @@ bool firectl_is_fatal(enum fire_status status)
 
 const char *firectl_refusal(const struct fire_set *set, const struct fire_tensor *tensor)
 {
-    if (firectl_is_fatal(set->status) && strcmp(tensor->error.message, set->error.message) == 0)
+    if (tensor->error.status == FIRE_CANCELLED ||
+        (firectl_is_fatal(set->status) && strcmp(tensor->error.message, set->error.message) == 0))
         return "not computed";
     return tensor->error.message;
 }

@@ -15,7 +15,8 @@
 #include "client.h"
 #include "local.h"
 
-#define STOP_ASKED_NS 100000000 /* how often a wait asks whether to go on */
+#define NS_PER_S      1000000000ull
+#define STOP_ASKED_NS 100000000ull /* how often it is asked whether to go on */
 
 /* Whose matrix a slot holds. */
 struct slot_owner {
@@ -57,7 +58,8 @@ struct local_client {
     struct local_run runs[LOCAL_RUNS];
     bool (*stop)(void *data); /* NULL: never */
     void *stop_data;
-    bool stopped; /* it said so */
+    bool stopped;      /* it said so */
+    uint64_t asked_ns; /* when it was asked last */
     pthread_mutex_t lock;
     pthread_cond_t ended;
 };
@@ -293,6 +295,23 @@ static void refuse_for_result(struct local_call *call, size_t index,
     local_refuse(call, index, &error);
 }
 
+/* A batch that the device has not computed: all its tensors are refused. */
+static void refuse_batch(struct local_client *client, struct local_call *call,
+                         struct local_batch *batch, enum fire_status status)
+{
+    for (uint32_t i = 0; status != FIRE_OK && i < batch->batch.slot_count; i++) {
+        struct fire_result *result = &batch->results[i];
+
+        fire_result_init(result);
+        result->action = FIRE_ACTION_REFUSED;
+        result->status = status;
+        snprintf(result->reason, sizeof(result->reason), "%.90s",
+                 status == FIRE_CANCELLED ? "it was stopped"
+                                          : client->backend->last_error(client->device));
+        refuse_for_result(call, batch->owners[i].tensor, result);
+    }
+}
+
 /* On a thread of the device. */
 static void on_ended(struct fire_batch *work)
 {
@@ -319,17 +338,33 @@ static void abandon_all(struct local_client *client)
     }
 }
 
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * NS_PER_S + (uint64_t)now.tv_nsec;
+}
+
+/* Asks whether to go on, when it is time to. */
+static void ask(struct local_client *client)
+{
+    if (!client->stop || client->stopped || now_ns() - client->asked_ns < STOP_ASKED_NS)
+        return;
+    client->stopped = client->stop(client->stop_data);
+    client->asked_ns = now_ns();
+    if (client->stopped)
+        abandon_all(client);
+}
+
 /* Whether the batch has ended before it is time to ask again. */
 static bool wait_a_while(struct local_client *client, const struct local_batch *batch)
 {
-    struct timespec limit;
+    const uint64_t limit_ns = now_ns() + STOP_ASKED_NS;
+    const struct timespec limit = { (time_t)(limit_ns / NS_PER_S), (long)(limit_ns % NS_PER_S) };
     int result = 0;
     bool ended;
 
-    clock_gettime(CLOCK_MONOTONIC, &limit);
-    limit.tv_nsec += STOP_ASKED_NS;
-    limit.tv_sec += limit.tv_nsec / 1000000000;
-    limit.tv_nsec %= 1000000000;
     pthread_mutex_lock(&client->lock);
     while (!batch->ended && result == 0)
         result = pthread_cond_timedwait(&client->ended, &client->lock, &limit);
@@ -342,12 +377,8 @@ static enum fire_status batch_wait(struct local_client *client, struct local_bat
 {
     if (!client->stop)
         return client->backend->wait(client->device, &batch->batch);
-    while (!wait_a_while(client, batch)) {
-        if (!client->stopped && client->stop(client->stop_data)) {
-            client->stopped = true;
-            abandon_all(client);
-        }
-    }
+    while (!wait_a_while(client, batch))
+        ask(client);
     return batch->batch.status;
 }
 
@@ -361,18 +392,10 @@ static void batch_finish(struct local_client *client, struct local_call *call,
         return;
     status = batch_wait(client, batch);
     batch->submitted = false;
+    refuse_batch(client, call, batch, status);
     for (uint32_t i = 0; i < batch->batch.slot_count; i++) {
-        const size_t tensor = batch->owners[i].tensor;
-
-        if (status != FIRE_OK) {
-            batch->results[i].status = status;
-            snprintf(batch->results[i].reason, sizeof(batch->results[i].reason), "%.90s",
-                     status == FIRE_CANCELLED ? "it was stopped"
-                                              : client->backend->last_error(client->device));
-            refuse_for_result(call, tensor, &batch->results[i]);
-        } else if (batch->results[i].action == FIRE_ACTION_REFUSED) {
-            refuse_for_result(call, tensor, &batch->results[i]);
-        }
+        if (batch->results[i].action == FIRE_ACTION_REFUSED)
+            refuse_for_result(call, batch->owners[i].tensor, &batch->results[i]);
     }
     for (uint32_t i = 0; i < batch->batch.slot_count; i++) {
         if (call->works[batch->owners[i].tensor].refused)
@@ -391,15 +414,11 @@ static void batch_submit(struct local_client *client, struct local_call *call,
     batch->client = client;
     batch->ended = false;
     batch->batch.ended = client->stop ? on_ended : NULL;
+    ask(client);
     if (!client->stopped)
         status = client->backend->submit(client->device, &batch->batch);
     batch->submitted = status == FIRE_OK;
-    for (uint32_t i = 0; status != FIRE_OK && i < batch->batch.slot_count; i++) {
-        batch->results[i].status = status;
-        snprintf(batch->results[i].reason, sizeof(batch->results[i].reason), "%s",
-                 status == FIRE_CANCELLED ? "it was stopped" : "");
-        refuse_for_result(call, batch->owners[i].tensor, &batch->results[i]);
-    }
+    refuse_batch(client, call, batch, status);
 }
 
 /* Slots and bytes of the largest batch, and whether two are needed at all. */
@@ -521,6 +540,15 @@ static void check_states(struct local_call *call)
     }
 }
 
+/* A set of which something was not computed has one status, whatever else was wrong with it. */
+static void set_stopped(struct fire_set *set)
+{
+    for (size_t i = 0; i < set->count; i++) {
+        if (set->tensors[i].error.status == FIRE_CANCELLED)
+            set->status = fire_fail(&set->error, FIRE_CANCELLED, NULL, "the client was stopped");
+    }
+}
+
 /* Waits for what is with the device and finishes the set. */
 static void run_end(struct local_client *client, struct local_run *run)
 {
@@ -531,6 +559,8 @@ static void run_end(struct local_client *client, struct local_run *run)
         batch_finish(client, call, &run->batches[(run->turn + i) % LOCAL_BATCHES]);
     if (set->status == FIRE_OK) {
         set->status = call_conclude(call, &set->error);
+        if (client->stopped)
+            set_stopped(set);
     } else {
         /* The call itself failed, before anything was computed: nothing of it was done. */
         for (size_t i = 0; call->works && i < set->count; i++)

@@ -41,7 +41,9 @@ struct fire_batch {
     struct fire_slot *slots;
     uint32_t slot_count;
     bool urgent; /* may overtake batches queued before it, and run within one that has begun */
-    enum fire_status status; /* written by the backend: FIRE_OK, or why no slot was run */
+    /* Written by the backend: FIRE_OK, or why no slot was run; FIRE_CANCELLED: some may have
+     * been. */
+    enum fire_status status;
     struct fire_batch *next; /* the backend's, while the batch is with it */
     bool finished;           /* the backend's */
     bool abandoned;          /* the backend's */

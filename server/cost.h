@@ -22,8 +22,8 @@ struct cost_model {
 uint32_t cost_class(const struct fire_plan *plan);
 /* Matrices that take no longer together than one of them: lanes and workers filled. */
 uint32_t cost_granule(const struct cost_model *model, const struct fire_plan *plan);
-/* Matrices at which every worker has one of its own. Fewer than that are all workers' together,
- * which costs some share more, up to the sides at which they always are. */
+/* Matrices at which every worker has one of its own. Fewer than that are mostly all workers'
+ * together, which costs some share more, up to the sides at which they always are. */
 uint32_t cost_company(const struct cost_model *model, const struct fire_plan *plan);
 
 /* Flops of one matrix, statistics included. */

@@ -271,8 +271,9 @@ void device_submit(struct device *device, struct batch *batch)
     batch->submitted_ns = clock_now_ns();
     waiter->ended = false;
     device->running[device->running_count++] = waiter;
-    if (device->in_service && batch->here && device->settings.backend->run_here &&
-        device->settings.backend->run_here(device->handle, &batch->work)) {
+    batch->here = device->in_service && batch->here && device->settings.backend->run_here &&
+                  device->settings.backend->run_here(device->handle, &batch->work);
+    if (batch->here) {
         batch->status = batch->work.status;
         batch->finished_ns = clock_now_ns();
         tell_end(device, batch);
@@ -314,9 +315,10 @@ static void account(struct device *device, struct batch *batch)
 
     batch->started_ns = batch->submitted_ns;
     if (batch->urgent) {
-        batch->device_s = batch->cost_s;
+        /* An urgent batch that was abandoned had not begun. */
+        batch->device_s = batch->status == FIRE_CANCELLED ? 0 : batch->cost_s;
         batch->measured = false;
-        device->lent_s += device->running_count > 0 ? batch->cost_s : 0;
+        device->lent_s += device->running_count > 0 ? batch->device_s : 0;
     } else {
         batch->started_ns = last > batch->submitted_ns ? last : batch->submitted_ns;
         /* Threads that wait for two batches may wake in either order. */

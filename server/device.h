@@ -33,7 +33,8 @@ struct batch {
     uint32_t part_count;
     uint32_t slot_room; /* of slots and parts */
     bool urgent;        /* may be run between the steps of a huge matrix */
-    bool here;          /* short, and nobody else is served: the loop may compute it itself */
+    bool here;          /* short, and nobody else is served: the loop may compute it itself; then,
+                           whether it did */
     uint64_t id;
     struct bucket *bucket;
     enum close_reason reason;

@@ -54,8 +54,8 @@ struct family {
 static const struct buckets seconds =
     BOUNDS(1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1,
            0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0);
-static const struct buckets lateness =
-    BOUNDS(5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0);
+static const struct buckets lateness = BOUNDS(5e-4, 1e-3, 2.5e-3, 5e-3, 7.5e-3, 1e-2, 1.25e-2,
+                                              1.5e-2, 2e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0);
 static const struct buckets sizes = BOUNDS(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096);
 
 static const struct family families[METRIC_COUNT] = {
@@ -104,7 +104,7 @@ static const struct family families[METRIC_COUNT] = {
                               COUNTER,
                               { "reason" },
                               NULL,
-                              "Matrices dropped before they were computed." },
+                              "Matrices dropped before they were computed, or meanwhile." },
     [METRIC_JOBS_LATE] = { "fired_matrices_computed_late_total",
                            COUNTER,
                            { NULL },

@@ -4,7 +4,7 @@
  * a tag. The ring is bounded: when the loop falls behind, the pump waits, and with it the network.
  * What the loop gives to core is often done before core returns: a message that is here already, a
  * status the socket takes. Such a tag stays on the loop, in a list of its own, and costs no change
- * of threads. The loop runs a bounded number of events a turn, so that timers stay exact under load.
+ * of threads. The loop runs a bounded number of events a turn: timers stay exact under load.
  *
  * Slots are calls asked of core in advance, SLOTS_PER_METHOD for each method and as many for calls
  * that are nobody's; each is asked for again in the event that fills it.

@@ -328,7 +328,8 @@ static void learn(struct scheduler *scheduler, struct device *device, const stru
     const uint32_t size = batch->work.slot_count;
     struct cost_model *model = device_cost(device);
     const double expected_s = cost_seconds(model, &bucket->plan, size) - model->batch_overhead_s;
-    const double took_s = batch->device_s - model->batch_overhead_s;
+    /* What the loop computed itself was not handed over. */
+    const double took_s = batch->device_s - (batch->here ? 0 : model->batch_overhead_s);
     double ratio;
 
     bucket->batches++;
@@ -340,7 +341,7 @@ static void learn(struct scheduler *scheduler, struct device *device, const stru
         ratio = fmin(fmax(ratio, 1 / FACTOR_STEP), FACTOR_STEP);
         bucket->factor *= pow(ratio, FACTOR_LEARN);
         bucket->factor = fmin(fmax(bucket->factor, 1 / FACTOR_MOST), FACTOR_MOST);
-        cost_learn(model, &bucket->plan, size, batch->device_s);
+        cost_learn(model, &bucket->plan, size, took_s + model->batch_overhead_s);
     }
     bucket_refresh(scheduler, bucket);
 }

@@ -406,8 +406,9 @@ static uint32_t batch_limit(const struct scheduler *scheduler, const struct lane
     return limit;
 }
 
-/* The only job there is, of the only call, and short: waking a thread and being woken would take as
- * long. One worker's share of a granule, so that what it takes is what the model expects. */
+/* The only job there is, of a call that was the only one, and short: waking a thread and being
+ * woken would take as long. One worker's share of a granule, so that what it takes is what the
+ * model expects. */
 static bool runs_here(const struct scheduler *scheduler, struct device *device,
                       const struct batch *batch)
 {

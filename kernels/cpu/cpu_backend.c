@@ -2,7 +2,8 @@
  *
  * One executor thread takes batches in the order they were queued, urgent ones first; it is worker
  * 0 of the pool. Small matrices are dealt out whole, one to a worker; large ones are computed one
- * after the other by all workers together, tile by tile. Both ways give the same bits.
+ * after the other by all workers together, tile by tile; those between in the faster of both ways,
+ * which give the same bits.
  *
  * An urgent batch that arrives while another runs interrupts the pool's loop between two tasks. A
  * light one does not even wait for that: a worker with a matrix of its own takes it between two
@@ -38,10 +39,10 @@
 #define LIGHT_PRODUCTS (1ull << 26) /* rows cols^2 of all matrices that one worker may take */
 
 /* A matrix above EVEN_SIDE and of up to this rows cols^2 that is projected and left over may be one
- * worker's or everybody's. Which is faster depends on how far apart their processors are: to write a line of
- * memory that both have read takes 7 ns where they share a cache and 28 where they do not, and
- * those of a virtual machine go from one to the other by the minute. So both ways are tried. The
- * bits are the same. */
+ * worker's or everybody's. Which is faster depends on how far apart their processors are: to write
+ * a line of memory that both have read takes 7 ns where they share a cache and 28 where they do
+ * not, and those of a virtual machine go from one to the other by the minute. So both ways are
+ * tried. The bits are the same. */
 #define TRIED_PRODUCTS (1ull << 27)
 #define TRIED_CLASSES  28u  /* by log2 of rows cols^2 */
 #define TRY_EVERY      64u  /* the slower way is tried again */
@@ -340,6 +341,19 @@ static void note_time(double *known, double seconds)
         *known += TIME_RISE * (fmin(seconds, TIME_RISE_MOST * *known) - *known);
 }
 
+/* Matrices from `begin` on. */
+struct left_over {
+    struct whole *whole;
+    uint32_t begin;
+};
+
+static void left_over_task(void *data, uint32_t index, uint32_t worker)
+{
+    const struct left_over *rest = data;
+
+    whole_task(rest->whole, rest->begin + index, worker);
+}
+
 /* NULL: all workers take such a matrix together. */
 static struct ways *ways_of(const struct whole *whole)
 {
@@ -354,23 +368,34 @@ static struct ways *ways_of(const struct whole *whole)
     return &device->ways[arithmetic][63 - __builtin_clzll(products)];
 }
 
-/* One matrix that was left over, by all workers or by the executor alone, whichever is faster. */
-static void run_left_over(struct whole *whole, struct fire_slot *slot)
+/* The matrices from `begin` on, which do not suffice for all workers: each by all of them together,
+ * or dealt out after all, whichever is faster. */
+static void run_left_over(struct whole *whole, uint32_t begin)
 {
     struct fire_device *device = whole->device;
-    const struct fire_plan *plan = whole->batch->plan;
+    struct fire_batch *batch = whole->batch;
     struct ways *ways = ways_of(whole);
-    const bool shared = !ways || choose_shared(ways);
-    const struct crew crew = whole_crew(whole, shared ? device->pool : NULL, 0);
-    const double begin = seconds_now();
-    /* This batch may have come between the loops of another one. */
-    const bool dense = pool_set_dense(device->pool, shared);
 
-    slot_run(&crew, plan, &whole->workspace->spaces[0], slot);
-    (void)pool_set_dense(device->pool, dense);
-    if (ways && !crew_is_abandoned(&crew) && slot->result->steps > 0)
-        note_time(shared ? &ways->shared_s : &ways->alone_s,
-                  (seconds_now() - begin) / (double)products_of(plan));
+    for (uint32_t i = begin; i < batch->slot_count; i++) {
+        const bool shared = !ways || choose_shared(ways);
+        const struct crew crew = whole_crew(whole, shared ? device->pool : NULL, 0);
+        const double start = seconds_now();
+        /* This batch may have come between the loops of another one. */
+        const bool dense = pool_set_dense(device->pool, shared);
+
+        if (!shared && i + 1 < batch->slot_count) {
+            struct left_over rest = { whole, i };
+
+            pool_run(device->pool, batch->slot_count - i, left_over_task, &rest);
+            (void)pool_set_dense(device->pool, dense);
+            return;
+        }
+        slot_run(&crew, batch->plan, &whole->workspace->spaces[0], &batch->slots[i]);
+        (void)pool_set_dense(device->pool, dense);
+        if (ways && !crew_is_abandoned(&crew) && batch->slots[i].result->steps > 0)
+            note_time(shared ? &ways->shared_s : &ways->alone_s,
+                      (seconds_now() - start) / (double)products_of(batch->plan));
+    }
 }
 
 static void run_batch(struct fire_device *device, struct workspace *workspace,
@@ -390,8 +415,8 @@ static void run_batch(struct fire_device *device, struct workspace *workspace,
     else if (batch->plan->cols > EVEN_SIDE)
         dealt = batch->slot_count / threads * threads;
     pool_run(device->pool, dealt, task, &whole);
-    for (uint32_t i = dealt; i < batch->slot_count && task == whole_task; i++)
-        run_left_over(&whole, &batch->slots[i]);
+    if (task == whole_task)
+        run_left_over(&whole, dealt);
 }
 
 static void queue_init(struct batch_queue *queue)
@@ -521,9 +546,9 @@ static bool is_idle(const struct fire_device *device)
     return device->occupied || (!device->stopping && !has_batch(device));
 }
 
-/* Blocks until there is something to do; gives memory back when that takes long. Called, and left,
- * under the lock. */
-static void wait_for_batch(struct fire_device *device)
+/* Blocks until there is something to do, or for TRIM_IDLE_S. False: it took that long. Called, and
+ * left, under the lock. */
+static bool wait_for_work(struct fire_device *device)
 {
     struct timespec limit;
 
@@ -531,20 +556,29 @@ static void wait_for_batch(struct fire_device *device)
     limit.tv_sec += TRIM_IDLE_S;
     while (is_idle(device)) {
         if (pthread_cond_timedwait(&device->queued, &device->lock, &limit) == ETIMEDOUT)
-            break;
+            return !is_idle(device);
     }
-    if (!is_idle(device))
-        return;
-    if (!device->occupied) {
-        device->occupied = true;
-        pthread_mutex_unlock(&device->lock);
-        workspace_trim(device, &device->ordinary);
-        workspace_trim(device, &device->urgent);
-        pthread_mutex_lock(&device->lock);
-        device->occupied = false;
+    return true;
+}
+
+/* The same without limit; gives memory back when that takes long. */
+static void wait_for_batch(struct fire_device *device)
+{
+    bool trimmed = false;
+
+    while (!wait_for_work(device)) {
+        if (trimmed) {
+            pthread_cond_wait(&device->queued, &device->lock);
+        } else if (!device->occupied) {
+            device->occupied = true;
+            pthread_mutex_unlock(&device->lock);
+            workspace_trim(device, &device->ordinary);
+            workspace_trim(device, &device->urgent);
+            pthread_mutex_lock(&device->lock);
+            device->occupied = false;
+            trimmed = true;
+        }
     }
-    while (is_idle(device))
-        pthread_cond_wait(&device->queued, &device->lock);
 }
 
 static void *executor_main(void *data)

@@ -637,6 +637,8 @@ enum fire_status polar_converge(struct polar *polar)
         case VERDICT_TOO_SMALL:
         case VERDICT_FAILED: break;
         }
+        if (crew_is_abandoned(polar->crew))
+            return FIRE_CANCELLED;
         if (start == START_HARD)
             return FIRE_BAD_REQUEST;
         start = start == START_NEAR && !exact(polar) ? START_WIDE : START_HARD;

@@ -20,7 +20,7 @@ static void *purify(struct polar *polar, void *p, void *square, void *next, doub
     const struct engine_ops *ops = crew_ops(polar->crew, FIRE_F64);
     const uint32_t n = space->cols;
 
-    for (int i = 0; i < PURIFY_STEPS_MAX; i++) {
+    for (int i = 0; i < PURIFY_STEPS_MAX && !crew_is_abandoned(polar->crew); i++) {
         double dfi, distance, sum;
         void *swap = p;
 
@@ -61,6 +61,8 @@ enum fire_status polar_drop_noise(struct polar *polar)
         return FIRE_OK; /* cannot happen for I + G; the iteration goes on with what it has */
     ops->affine(space->g, space->ld, n, -1, 1);
     projector = purify(polar, space->g, space->gram[0], space->gram[1], &trace);
+    if (crew_is_abandoned(polar->crew))
+        return FIRE_OK; /* the trace may not be known */
     polar->rank_defect = n - (uint32_t)lround(fmin(fmax(trace, 0), n));
     if (polar->rank_defect == 0)
         return FIRE_OK;

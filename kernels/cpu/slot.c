@@ -360,11 +360,15 @@ static enum fire_status finish(struct polar *polar, struct fire_slot *slot)
     if (plan->statistics & FIRE_STATISTICS_RESIDUAL ||
         (plan->statistics & FIRE_STATISTICS_BASIC && (plan->fast || polar->hard)))
         status = residual(polar, &result->polar_residual);
+    if (crew_is_abandoned(polar->crew))
+        return FIRE_CANCELLED;
     if (status == FIRE_OK && plan->statistics & FIRE_STATISTICS_SPECTRUM)
         status = spectrum(plan, slot->weights, &polar->before,
                           slot->spectra ? &slot->spectra->before : NULL);
     if (status == FIRE_OK)
         status = scale_of(polar, slot->weights, &result->scale);
+    if (status == FIRE_OK && crew_is_abandoned(polar->crew))
+        status = FIRE_CANCELLED;
     if (status != FIRE_OK)
         return status;
     write.factor = result->scale;
@@ -375,7 +379,7 @@ static enum fire_status finish(struct polar *polar, struct fire_slot *slot)
         return FIRE_BAD_REQUEST;
     result->sfe_relative = result->sfe / (polar->norm * polar->norm);
     describe(polar, slot->weights, result->scale, result);
-    if (plan->statistics & FIRE_STATISTICS_SPECTRUM) {
+    if (plan->statistics & FIRE_STATISTICS_SPECTRUM && !crew_is_abandoned(polar->crew)) {
         const struct fire_moment *m = &polar->before;
 
         result->before.spectral_norm = m->spectral_norm;
@@ -400,10 +404,10 @@ static enum fire_status project(struct polar *polar, struct fire_slot *slot)
     enum fire_status status =
         plan->kind == FIRE_PLAN_CONVERGE ? polar_converge(polar) : polar_polynomial(polar);
 
+    if (crew_is_abandoned(polar->crew))
+        return FIRE_CANCELLED;
     if (status == FIRE_OK && polar->rank_defect && plan->complete)
         status = polar_complete(polar, slot->seed);
-    if (crew_is_abandoned(polar->crew))
-        status = FIRE_CANCELLED;
     return status == FIRE_OK ? finish(polar, slot) : status;
 }
 
@@ -415,6 +419,8 @@ static enum fire_status analyze(struct polar *polar, struct fire_slot *slot)
     if (status != FIRE_OK)
         return status;
     polar_gram(polar);
+    if (crew_is_abandoned(polar->crew))
+        return FIRE_CANCELLED;
     polar_note_before(polar, polar->space->g, polar->dtype);
     slot->result->before = polar->before;
     if (plan->statistics & FIRE_STATISTICS_SPECTRUM)
@@ -543,9 +549,8 @@ static void refuse(struct fire_result *result, enum fire_status status)
     result->action = FIRE_ACTION_REFUSED;
     result->status = status;
     snprintf(result->reason, sizeof(result->reason), "%s",
-             status == FIRE_NO_MEMORY ? "out of memory"
-             : status == FIRE_CANCELLED
-                 ? "nobody waits for it any more"
+             status == FIRE_NO_MEMORY
+                 ? "out of memory"
                  : "the iteration or its result left the range of its numbers");
 }
 

@@ -321,7 +321,7 @@ static enum fire_status wait_status(struct projector *projector, struct work *wo
     return projector->backend->wait(projector->device, &work->batch);
 }
 
-/* Ways of the chooser that are long enough to be caught in the middle. */
+/* Ways to compute, each caught in the middle. A thousand steps take longer than the test may. */
 static const struct {
     const char *name;
     uint32_t side, count, threads;
@@ -329,19 +329,20 @@ static const struct {
 } unwanted[] = {
     { "a matrix of the whole pool", 2048, 1, THREADS, "" },
     { "a matrix of one thread", 1536, 1, 1, "" },
-    { "steps on x", 1536, 1, THREADS, "polynomial=cubic steps=1000 side=x" },
-    { "steps on the Gram side", 1536, 1, THREADS, "polynomial=cubic steps=1000 side=gram" },
+    { "steps on x", 3072, 1, THREADS, "polynomial=cubic steps=1000 side=x" },
+    { "steps on the Gram side", 3072, 1, THREADS, "polynomial=cubic steps=1000 side=gram" },
     { "fast steps", 2048, 1, THREADS, "compute=fast" },
     { "matrices dealt out whole", 256, 600, THREADS, "" },
     { "tiny matrices", 16, 200000, THREADS, "" },
 };
 
-/* A first batch has finished, so the second has been taken when wait returns. It does not run to
- * its end; what waits behind it is dropped or computed as if nothing had been. */
+/* A first batch has finished, so the second has been taken when wait returns; an urgent one that
+ * has finished too ran between two of its tasks. It does not run to its end; what waits behind it
+ * is dropped or computed as if nothing had been. */
 START_TEST(an_abandoned_batch_ends_early)
 {
     const uint32_t side = unwanted[_i].side;
-    struct work first, large, dropped, next;
+    struct work first, large, within, dropped, next;
     struct fire_options options;
     struct projector projector;
 
@@ -350,13 +351,17 @@ START_TEST(an_abandoned_batch_ends_early)
     work_init(&large, side, unwanted[_i].count, 2);
     work_init(&dropped, 64, 1, 3);
     work_init(&next, 100, 3, 4);
+    work_init(&within, 16, 1, 5);
+    within.batch.urgent = true;
     options_make(&options, "fire", unwanted[_i].settings);
     projection_plan(&options, side, side, &large.plan);
     submit(&projector, &first);
     submit(&projector, &large);
     wait_for(&projector, &first);
+    submit(&projector, &within);
     submit(&projector, &dropped);
     submit(&projector, &next);
+    wait_for(&projector, &within);
     abandon(&projector, &dropped);
     abandon(&projector, &large);
     ck_assert_msg(wait_status(&projector, &large) == FIRE_CANCELLED, "%s", unwanted[_i].name);
@@ -365,6 +370,7 @@ START_TEST(an_abandoned_batch_ends_early)
     check_against_alone(&projector, &next, 100, 4);
     work_release(&first);
     work_release(&large);
+    work_release(&within);
     work_release(&dropped);
     work_release(&next);
     projector_close(&projector);

@@ -494,6 +494,50 @@ START_TEST(rescaling_measures_what_it_does)
 }
 END_TEST
 
+/* --- a crew that is abandoned ----------------------------------------------------------------- */
+
+#define TASKS      1000u
+#define TASKS_DONE 10u
+#define THREADS    3u
+
+struct countdown {
+    atomic_uint run;
+    atomic_bool abandoned;
+};
+
+static void count_task(void *data, uint32_t index, uint32_t worker)
+{
+    struct countdown *countdown = data;
+
+    (void)index;
+    (void)worker;
+    if (atomic_fetch_add(&countdown->run, 1) + 1 == TASKS_DONE)
+        atomic_store(&countdown->abandoned, true);
+}
+
+/* From then on tasks are left out, but for those that others have begun; the loop ends as ever, and
+ * the next one does nothing. */
+START_TEST(an_abandoned_crew_leaves_its_tasks_out)
+{
+    struct countdown countdown = { 0 };
+    struct crew crew = { .abandoned = &countdown.abandoned };
+    struct pool *pool = NULL;
+    uint32_t run;
+
+    if (_i == 1) {
+        ck_assert_int_eq(pool_open(THREADS, 0, &pool), FIRE_OK);
+        crew.pool = pool;
+    }
+    crew_run(&crew, TASKS, count_task, &countdown);
+    run = atomic_load(&countdown.run);
+    ck_assert_uint_ge(run, TASKS_DONE);
+    ck_assert_uint_le(run, _i == 1 ? TASKS_DONE + THREADS - 1 : TASKS_DONE);
+    crew_run(&crew, TASKS, count_task, &countdown);
+    ck_assert_uint_eq(atomic_load(&countdown.run), run);
+    pool_close(pool);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("dense");
@@ -512,6 +556,7 @@ int main(void)
     tcase_add_loop_test(tests, what_is_not_positive_definite_has_no_inverse, 0, (int)COUNT(paths));
     tcase_add_loop_test(tests, panels_of_rows_stay_within_their_scratch, 0,
                         (int)(COUNT(panel_cols) * COUNT(paths)));
+    tcase_add_loop_test(tests, an_abandoned_crew_leaves_its_tasks_out, 0, 2);
     suite_add_tcase(suite, tests);
     runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);
