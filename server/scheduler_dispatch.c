@@ -407,15 +407,17 @@ static uint32_t batch_limit(const struct scheduler *scheduler, const struct lane
 }
 
 /* The only job there is, of a call that was the only one, and short: waking a thread and being
- * woken would take as long. One worker's share of a granule, so that what it takes is what the
- * model expects. */
+ * woken would take as long. One worker's share of a granule, and no polynomial without a count of
+ * steps, so that what it takes is what the model expects. */
 static bool runs_here(const struct scheduler *scheduler, struct device *device,
                       const struct batch *batch)
 {
     const uint32_t count = batch->work.slot_count;
+    const struct fire_plan *plan = batch->work.plan;
 
     return batch->part_count == 1 && batch->parts[0].job->alone && scheduler->running == count &&
            scheduler->buckets->jobs == 0 &&
+           (plan->kind != FIRE_PLAN_POLYNOMIAL || plan->steps >= 0) &&
            (uint64_t)count * device_cost(device)->workers <= batch->bucket->granule &&
            batch->cost_s - batch->bucket->overhead_s <= HERE_S_MAX;
 }
