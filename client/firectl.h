@@ -329,8 +329,9 @@ FIRE_NODISCARD enum fire_status firectl_client_open(const struct firectl_limit *
 /* Waits for a set that was started; it is cancelled when the limit has come. */
 void firectl_client_wait(struct fire_client *client, const struct fire_set *set,
                          const struct firectl_limit *limit);
-/* The command's deadline has passed. */
-bool firectl_is_late(const struct firectl_limit *limit);
+/* FIRE_OK, or FIRE_CANCELLED and FIRE_TOO_LATE once the limit has come; `then` ends the message. */
+FIRE_NODISCARD enum fire_status firectl_limit_check(const struct firectl_limit *limit,
+                                                    const char *then, struct fire_error *error);
 /* A failure that is not about one tensor: a daemon that is gone, too busy or too late, … */
 bool firectl_is_fatal(enum fire_status status);
 /* Why a tensor of a set was refused, for its row; short where the command's last words say it. */

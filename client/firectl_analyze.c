@@ -21,12 +21,9 @@ struct run {
 
 static enum fire_status check_stop(const struct run *run, struct fire_error *error)
 {
-    if (firectl_signal())
-        return fire_fail(error, FIRE_CANCELLED, NULL, "interrupted by signal %d", firectl_signal());
-    if (firectl_is_late(&run->limit))
-        return fire_fail(error, FIRE_TOO_LATE, "deadline", "the deadline of %g s has passed",
-                         run->args->deadline_s);
-    return safetensors_check_unchanged(run->set, error);
+    const enum fire_status status = firectl_limit_check(&run->limit, "", error);
+
+    return status == FIRE_OK ? safetensors_check_unchanged(run->set, error) : status;
 }
 
 /* Waits for a window and takes its results. */

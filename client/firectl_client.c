@@ -8,9 +8,16 @@
 #define WAIT_S            0.1 /* how often a wait looks for signals and the deadline */
 #define DEADLINE_EXCEEDED 4   /* gRPC's code */
 
+static bool is_late(const struct firectl_limit *limit)
+{
+    const double deadline_s = limit->args->deadline_s;
+
+    return deadline_s > 0.0 && firectl_now_s() - limit->started_s > deadline_s;
+}
+
 static bool is_over(const struct firectl_limit *limit)
 {
-    return firectl_signal() || firectl_is_late(limit);
+    return firectl_signal() || is_late(limit);
 }
 
 static bool on_stop(void *data)
@@ -38,11 +45,16 @@ enum fire_status firectl_client_open(const struct firectl_limit *limit, struct f
     return fire_client_open_remote(&remote, client, error);
 }
 
-bool firectl_is_late(const struct firectl_limit *limit)
+enum fire_status firectl_limit_check(const struct firectl_limit *limit, const char *then,
+                                     struct fire_error *error)
 {
-    const double deadline_s = limit->args->deadline_s;
-
-    return deadline_s > 0.0 && firectl_now_s() - limit->started_s > deadline_s;
+    if (firectl_signal())
+        return fire_fail(error, FIRE_CANCELLED, NULL, "interrupted by signal %d%s",
+                         firectl_signal(), then);
+    if (is_late(limit))
+        return fire_fail(error, FIRE_TOO_LATE, "deadline", "the deadline of %g s has passed%s",
+                         limit->args->deadline_s, then);
+    return FIRE_OK;
 }
 
 void firectl_client_wait(struct fire_client *client, const struct fire_set *set,

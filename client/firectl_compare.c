@@ -106,22 +106,6 @@ static void print_row(struct run *run, const struct row *row)
                              &row->result);
 }
 
-static enum fire_status check_stop(const struct run *run, struct fire_error *error)
-{
-    if (firectl_signal())
-        return fire_fail(error, FIRE_CANCELLED, NULL, "interrupted by signal %d", firectl_signal());
-    if (firectl_is_late(&run->limit))
-        return fire_fail(error, FIRE_TOO_LATE, "deadline", "the deadline of %g s has passed",
-                         run->args->deadline_s);
-    for (size_t i = 0; i < sizeof(run->sets) / sizeof(run->sets[0]); i++) {
-        const enum fire_status status = safetensors_check_unchanged(run->sets[i], error);
-
-        if (status != FIRE_OK)
-            return status;
-    }
-    return FIRE_OK;
-}
-
 /* DfI and its relatives of both sides, where the tensor holds matrices of a usable size. A tensor
  * that is refused, for a NaN say, has none; that is no failure of the comparison. */
 static enum fire_status analyze_both(struct run *run, const struct firectl_task *task,
@@ -150,7 +134,7 @@ static enum fire_status analyze_both(struct run *run, const struct firectl_task 
     if (status != FIRE_OK)
         return status;
     firectl_client_wait(run->client, &set, &run->limit);
-    status = check_stop(run, error);
+    status = firectl_limit_check(&run->limit, "", error);
     if (status != FIRE_OK)
         return status;
     if (set.status != FIRE_OK && set.status != FIRE_BAD_REQUEST) {
@@ -199,6 +183,15 @@ static enum fire_status compare_one(struct run *run, const struct firectl_task *
     if (row.after)
         safetensors_done_with(run->sets[1], row.after);
     firectl_progress_add(&run->progress, row.before->bytes);
+    return status;
+}
+
+static enum fire_status check_stop(const struct run *run, struct fire_error *error)
+{
+    enum fire_status status = firectl_limit_check(&run->limit, "", error);
+
+    for (size_t i = 0; i < sizeof(run->sets) / sizeof(run->sets[0]) && status == FIRE_OK; i++)
+        status = safetensors_check_unchanged(run->sets[i], error);
     return status;
 }
 

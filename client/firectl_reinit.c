@@ -83,15 +83,10 @@ static enum fire_status finish_task(struct run *run, struct firectl_task *task, 
 
 static enum fire_status check_stop(const struct run *run, struct fire_error *error)
 {
-    const struct firectl_args *args = run->args;
+    const enum fire_status status =
+        firectl_limit_check(&run->limit, "; nothing was written", error);
 
-    if (firectl_signal())
-        return fire_fail(error, FIRE_CANCELLED, NULL,
-                         "interrupted by signal %d; nothing was written", firectl_signal());
-    if (firectl_is_late(&run->limit))
-        return fire_fail(error, FIRE_TOO_LATE, "deadline",
-                         "the deadline of %g s has passed; nothing was written", args->deadline_s);
-    return safetensors_check_unchanged(run->set, error);
+    return status == FIRE_OK ? safetensors_check_unchanged(run->set, error) : status;
 }
 
 /* Waits for a window and hands its tensors on. All of its refusals are shown before it fails. */
