@@ -319,10 +319,15 @@ void rpc_server_start_batch(struct rpc_server *rpc, grpc_call *call, const grpc_
         wake_send(&rpc->wake);
 }
 
-/* Runs up to `count` tags of the list, among them those that are added meanwhile. */
-static void run_at_once(struct rpc_server *rpc, uint32_t count)
+/* Runs the tags that are in the list now, up to so many. What they add is for the next turn: libuv
+ * closes handles between two, and a call counts until its timer is closed. */
+static void run_at_once(struct rpc_server *rpc, uint32_t count_max)
 {
-    for (; count > 0 && rpc->at_once; count--) {
+    uint32_t count = 0;
+
+    for (const struct rpc_tag *tag = rpc->at_once; tag && count < count_max; tag = tag->next)
+        count++;
+    for (; count > 0; count--) {
         struct rpc_tag *tag = rpc->at_once;
 
         rpc->at_once = tag->next;
@@ -358,13 +363,13 @@ static void on_wake(void *data)
     /* What has arrived together is dispatched together. */
     if (scheduler)
         scheduler_hold(scheduler);
+    run_at_once(rpc, EVENTS_PER_TURN);
     for (uint32_t i = 0; i < count; i++) {
         struct rpc_tag *tag = events[i].tag;
 
         tag->run(tag, events[i].ok);
     }
     resume_all(rpc);
-    run_at_once(rpc, EVENTS_PER_TURN);
     if (scheduler)
         scheduler_release(scheduler);
     rpc->turning = false;
