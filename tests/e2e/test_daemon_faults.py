@@ -219,7 +219,7 @@ def test_what_runs_for_a_caller_that_has_left_ends_early(start):
     one = start("--threads", "1")
     call = one.reinit.Reinit.future(
         request({"w": gaussian(600, 600)}, {"polynomial": "cubic", "steps": "1000",
-                                            "compute": "f64", "side": "x"}), timeout=500)
+                                            "compute": "f64", "side": "x"}), timeout=100000)
     one.wait_for(lambda: one.status().jobs_running == 1, "the computation")
     call.cancel()
     one.wait_idle()

@@ -379,7 +379,7 @@ def test_drain_does_not_wait_for_minutes_of_computation(start):
     one = start("--drain-ms-max", "300", "--threads", "1")
     call = one.reinit.Reinit.future(
         request({"w": gaussian(1000, 1000)}, {"polynomial": "cubic", "steps": "1000",
-                                              "compute": "f64", "side": "x"}), timeout=500)
+                                              "compute": "f64", "side": "x"}), timeout=100000)
     one.wait_for(lambda: one.status().jobs_running == 1, "the computation")
     started = time.monotonic()
     one.signal(signal.SIGTERM)
