@@ -60,9 +60,9 @@ struct reinit {
 };
 
 /* No other call is open: there is nobody to be held up. */
-static bool is_alone(const struct rpc_call *call)
+static bool is_alone(struct rpc_call *call)
 {
-    return rpc_server_calls(rpc_call_rpc((struct rpc_call *)call)) == 1;
+    return rpc_server_calls(rpc_call_rpc(call)) == 1;
 }
 
 static bool is_analyze(const struct rpc_call *call)
